@@ -252,6 +252,31 @@ def test_parquet_catalogs_of_wrong_types_are_told(tmp_path, columns, message):
         load_catalog(tmp_path / "c.parquet", Quarantine())
 
 
+def test_a_table_that_is_nearly_canonical_is_read_as_any_catalog(tmp_path):
+    cells = {"item_id": ["7", "8"], "title": ["Hello", "Hello"], "year": [2015, None], "aliases": [["Hi"], []]}
+    metadata = ['{"artist": "Adele", "label": "XL"}', '{"artist": "Lionel Richie"}']
+    path = tmp_path / "c.PARQUET"
+    pq.write_table(pa.table({**cells, "metadata": metadata}), path)
+    catalog = load_catalog(path, Quarantine())
+    assert [(item.id, item.metadata["artist"]) for item in catalog.items] == [("7", "Adele"), ("8", "Lionel Richie")]
+    of_line = load_catalog(path, Quarantine(), line_column="artist")
+    assert [item.title for item in of_line.items] == ["Hello - Adele", "Hello - Lionel Richie"]
+    pq.write_table(pa.table({**cells, "metadata": metadata, "mood": ["sad", "sad"]}), path)
+    (first, _) = load_catalog(path, Quarantine()).items
+    assert (first.id, first.metadata) == ("7", {"artist": "Adele", "label": "XL", "mood": "sad"})
+    quarantine = Quarantine()
+    damaged = pa.table({**cells, "title": [None, "Hello"], "aliases": [["Hi"], None], "metadata": metadata})
+    pq.write_table(damaged, path)
+    assert [item.id for item in load_catalog(path, quarantine).items] == ["8"]
+    assert quarantine.summary() == "catalog: no title: 1"
+    with pytest.raises(InputError, match="c.PARQUET: not a canonical catalog"):
+        Catalog.read(path)
+    for broken in ("{", "[1]"):
+        pq.write_table(pa.table({**cells, "metadata": [metadata[0], broken]}), path)
+        with pytest.raises(InputError, match="c.PARQUET: row 2: field 'metadata' is not a JSON object"):
+            load_catalog(path, Quarantine())
+
+
 def test_an_item_is_found_by_its_own_title_before_the_alias_of_another():
     games = Catalog(
         [

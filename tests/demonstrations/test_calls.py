@@ -58,6 +58,12 @@ def _other_database(path):
     database.close()
 
 
+def _foreign_database(path):
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE runs (number TEXT)")
+    database.close()
+
+
 def _damaged(path):
     store = CallStore(path)
     for n in range(200):
@@ -66,7 +72,7 @@ def _damaged(path):
     path.write_bytes(path.read_bytes()[:4096] + b"\xff" * 8192)
 
 
-@pytest.mark.parametrize("make", [_text, _other_database, _damaged, lambda path: path.mkdir()])
+@pytest.mark.parametrize("make", [_text, _other_database, _foreign_database, _damaged, lambda path: path.mkdir()])
 def test_a_file_that_is_no_store_is_told(tmp_path, make):
     path = tmp_path / "calls.sqlite"
     make(path)

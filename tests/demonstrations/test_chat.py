@@ -147,6 +147,13 @@ def test_answers_that_end_at_the_limit_are_kept_counted_and_reported(connect, ca
     assert "recommend: 1 of 8 answers end at demonstrations.teacher.max_completion_tokens" in caplog.text
 
 
+def test_tokens_are_paid_for_without_a_text_and_a_text_is_read_without_them():
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    for choices in ([], [{}], [{"message": None, "finish_reason": "stop"}], None):
+        assert read_reply(json.dumps({"choices": choices, "usage": usage}))[::2] == (None, (5, 2))
+    assert read_reply(json.dumps(completion("Heat", ["?"])))[::2] == ("Heat", None)
+
+
 @given(body=st.text() | st.just("[" * 100_000) | JSON.map(json.dumps))
 def test_any_body_is_read(body):
     text, _, _ = read_reply(body)

@@ -10,6 +10,7 @@ SECRET_NAMES = ("OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_PASSWORD", "aws_s
 @pytest.mark.parametrize("name", SECRET_NAMES)
 def test_values_of_secret_variables_are_masked(name):
     assert redactor({name: "abc(123"})("x abc(123 y") == "x *** y"
+    assert redactor({name: "abc(123\n"})("x abc(123 y") == "x *** y", "sent without the line's end"
 
 
 def test_other_variables_and_short_values_are_not():

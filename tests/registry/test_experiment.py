@@ -11,6 +11,7 @@ from convrec.registry.experiment import (
     EXPERIMENT_TAG,
     RESULT_TAG,
     end_experiment,
+    finish,
     read_experiment,
     read_result,
     recorded_result,
@@ -87,6 +88,17 @@ def test_prune_keeps_the_challenger(champion):
         add_version(champion)
     start_experiment(champion, "2", 0.5, "ops")
     assert "2" not in prune(1, "ops", remove=False)
+
+
+def test_an_experiment_ends_if_its_result_cannot_be_recorded(champion, store, monkeypatch, caplog):
+    result = read_result(store, start_experiment(champion, "2", 0.5, "ops"))
+
+    def fail(*_):
+        raise ConnectionError("away")
+
+    monkeypatch.setattr(champion, "set_model_version_tag", fail)
+    assert not finish(champion, result, "enough", "ops").experiment.is_running
+    assert f"the end of experiment {result.experiment.id} is done, but could not be recorded (away)" in caplog.text
 
 
 def test_the_result_of_an_ab_test(champion, store):

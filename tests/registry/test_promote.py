@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import mlflow
@@ -248,6 +249,32 @@ def test_approval_is_awaited_refused_and_given(client, ranks):
     given = _promote("2", approve=True)
     assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
     assert _champions(client) == ("2", "1") and ranks["asked"] == []
+
+
+def test_a_rejection_of_an_earlier_release_holds(client, ranks):
+    _promote("1")
+    short = {"number": 1, "status": REFUSED, "reason": "approval: refused by lead", "champion": "1", "by": "lead"}
+    client.set_model_version_tag(MODEL_NAME, "2", "promotion.decision", json.dumps({**short, "at": "2026-01-01"}))
+    assert _promote("2").approval["by"] == "lead" and "2" not in ranks["asked"]
+
+
+def test_what_is_done_stays_done_if_it_cannot_be_recorded(client, ranks, monkeypatch, tmp_path, caplog):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ranks |= {"1": 3, "2": 1}
+    _promote("1")
+    assert not [*tmp_path.glob("tmp*")], "the compared files go"
+
+    def fail(*_):
+        raise ConnectionError("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(mlflow.MlflowClient, "log_text", fail)
+        assert _promote("2").status == PROMOTED
+        away.setattr(mlflow.MlflowClient, "set_model_version_tag", fail)
+        assert rollback(Paths()).to_version == "1"
+    assert _champions(client) == ("1", None)
+    assert "the promotion of version 2 is done, but could not be recorded (away)" in caplog.text
+    assert "the rollback from version 2 to 1 is done" in caplog.text
 
 
 def _meanwhile(monkeypatch, happens) -> None:

@@ -215,8 +215,11 @@ class Catalog:
 
     @classmethod
     def read(cls, path: Path) -> "Catalog":
-        """Return the catalog of a canonical Parquet file."""
-        return cls.from_frame(parquet_frame(path, CATALOG_COLUMNS))
+        """Return the catalog of a canonical Parquet file. Raises `InputError` for one with other cells."""
+        try:
+            return cls.from_frame(parquet_frame(path, CATALOG_COLUMNS))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path}: not a canonical catalog ({str(error)[:200]}); make it again") from None
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
@@ -224,8 +227,10 @@ class Catalog:
         items = []
         columns = (frame[name] for name in CATALOG_COLUMNS)
         for own_id, title, year, aliases, metadata in zip(*columns, strict=True):
-            number = None if pd.isna(year) else int(year)
-            items.append(Item(title, number, json.loads(metadata), tuple(aliases), _own_id(own_id, title, number)))
+            number, fields = None if pd.isna(year) else int(year), json.loads(metadata)
+            if not isinstance(fields, dict) or isinstance(aliases, str):
+                raise ValueError(f"{title!r:.60}: metadata are no JSON object, or aliases no list")
+            items.append(Item(title, number, fields, tuple(aliases), _own_id(own_id, title, number)))
         return cls(items)
 
 

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import json
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 from convrec.data.catalog import CATALOG_COLUMNS, Catalog, build_catalog
@@ -55,7 +57,17 @@ def _read_json_lines(path: Path) -> list[dict[str, object]]:
 
 
 def _read_parquet(path: Path) -> list[dict[str, object]]:
-    return list(parquet_rows(path))
+    """Return the rows; the canonical table's have their `item_id` as `id`, and their metadata as fields."""
+    rows = list(parquet_rows(path))
+    for place, row in enumerate(rows):
+        if "metadata" in row and "item_id" in row:
+            row["id"] = row.pop("item_id")
+            try:
+                rows[place] = {**json.loads(row.pop("metadata") or "{}"), **row}
+            except (ValueError, TypeError, RecursionError):
+                remedy = "mend it, or leave it out"
+                raise InputError(f"{path}: row {place + 1}: field 'metadata' is not a JSON object; {remedy}") from None
+    return rows
 
 
 def read_raw_rows(path: Path) -> list[dict]:
@@ -100,10 +112,12 @@ def load_catalog(
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
     of these, which becomes part of the title (see `catalog.title_of`).
     """
-    if path.suffix == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} <= {*parquet_columns(path)}:
-        catalog = Catalog.read(path)
-        quarantine.count(source, len(catalog))
-        return catalog
+    is_table = line_column is None and path.suffix.lower() == ".parquet" and path.is_file()
+    if is_table and {*CATALOG_COLUMNS} == {*parquet_columns(path)}:
+        with suppress(InputError):  # rows that cannot be used are named below, or kept aside
+            catalog = Catalog.read(path)
+            quarantine.count(source, len(catalog))
+            return catalog
     rows = read_raw_rows(path)
     return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
 

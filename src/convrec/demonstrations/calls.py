@@ -86,6 +86,9 @@ class CallStore:
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             with self._explaining_errors():
+                tables = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+                if tables and ("calls",) not in tables:
+                    raise sqlite3.DatabaseError("it has tables, but none of calls")
                 self._database.execute(_CREATE)
         except InputError:
             self._database.close()

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,14 +52,17 @@ def _estimated_tokens(text: str) -> int:
 
 def read_reply(body: str) -> tuple[str | None, str | None, tuple[int, int] | None]:
     """Return text, finish reason and usage (tokens of prompt and completion) of a completion, each None without one."""
+    text = reason = None
+    counts: tuple[Any, Any] = (None, None)
     try:
         value = json.loads(body)
-        choice = value["choices"][0]
-        text, reason = choice["message"]["content"], choice.get("finish_reason")
-        usage: Any = value.get("usage") or {}
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return None, None, None
+    with suppress(LookupError, TypeError):  # an answer without a text is paid for, too
+        counts = value["usage"]["prompt_tokens"], value["usage"]["completion_tokens"]
+    with suppress(LookupError, TypeError, AttributeError):
+        reason = value["choices"][0].get("finish_reason")
+        text = value["choices"][0]["message"]["content"]
     return (
         sendable(text) if isinstance(text, str) and text.strip() else None,
         sendable(reason) if isinstance(reason, str) else None,

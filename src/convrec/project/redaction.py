@@ -13,9 +13,8 @@ _CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
     """Return a function that replaces the secrets of this environment and credentials in URIs by `***`."""
-    values = {
-        value for name, value in environment.items() if name.upper().endswith(_SECRET_NAMES) and len(value) >= _SHORTEST
-    }
+    secret = {value.strip() for name, value in environment.items() if name.upper().endswith(_SECRET_NAMES)}
+    values = {value for value in secret if len(value) >= _SHORTEST}
     longest_first = sorted(values, key=len, reverse=True)
     secrets = re.compile("|".join(map(re.escape, longest_first))) if values else None
 

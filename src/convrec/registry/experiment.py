@@ -18,7 +18,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.evaluation.sequential import Look, compare_arms
 from convrec.project.errors import InputError
-from convrec.registry.moves import State, claim, read_state, utc_now
+from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_model, find_version
 from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WORSE, Experiment
 from convrec.service.feedback.store import FeedbackStore
@@ -212,7 +212,7 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     """
     experiment = end_experiment(client, result.experiment.id, reason, by)
     ended = replace(result, experiment=experiment)
-    version, value = find_version(client, experiment.challenger), ended.to_json()
+    value = ended.to_json()
     short = {
         "experiment": experiment.id,
         "verdict": ended.verdict,
@@ -221,9 +221,11 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
         "reason": experiment.reason,
         **{name: value["last"].get(name) for name in ("answers", "users", "mean", "low", "high", "p")},
     }
-    client.set_model_version_tag(MODEL_NAME, version.version, RESULT_TAG, json.dumps(short))
-    if version.run_id:
-        client.log_dict(version.run_id, value, f"experiment/{experiment.id}.json")
+    with not_undone(f"the end of experiment {experiment.id}"):
+        version = find_version(client, experiment.challenger)
+        client.set_model_version_tag(MODEL_NAME, version.version, RESULT_TAG, json.dumps(short))
+        if version.run_id:
+            client.log_dict(version.run_id, value, f"experiment/{experiment.id}.json")
     return ended
 
 

@@ -30,7 +30,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
-from convrec.registry.tracking.store import store_error
+from convrec.registry.tracking.store import short_message, store_error
 from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, find_model
 
 logger = logging.getLogger(__name__)
@@ -126,6 +126,15 @@ def _create_claim(client: mlflow.MlflowClient, own: dict[str, str]) -> dict[str,
 def _delete_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> None:
     if _read_claim(client) == tags:
         client.delete_registered_model(CLAIM)
+
+
+@contextmanager
+def not_undone(what: str) -> Iterator[None]:
+    """Log any error of the block: `what` is done, and a missing record must not make it look as if it were not."""
+    try:
+        yield
+    except Exception as error:  # object stores' libraries have their own exceptions
+        logger.error("%s is done, but could not be recorded (%s)", what, short_message(error))
 
 
 def utc_now() -> str:

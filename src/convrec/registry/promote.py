@@ -1,9 +1,12 @@
 """Versions are compared and decided on, the aliases moved, and the reasons recorded; and versions listed and pruned."""
 
 import json
+import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -29,6 +32,7 @@ from convrec.registry.moves import (
     Move,
     State,
     claim,
+    not_undone,
     promote_version,
     read_state,
     roll_back,
@@ -127,8 +131,9 @@ def rollback(paths: Paths, to: str | None = None, *, by: str | None = None, reas
     connect(paths.root)
     client = mlflow.MlflowClient()
     move = roll_back(client, by or user_name(), reason, to)
-    client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
-    client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
+    with not_undone(f"the rollback from version {move.from_version} to {move.to_version}"):
+        client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
+        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
     return move
 
 
@@ -140,7 +145,8 @@ def _summary(client: mlflow.MlflowClient, version: str) -> dict[str, Any]:
 def _rejection(client: mlflow.MlflowClient, version: str, state: State) -> Decision | None:
     """Return a person's rejection, if it was the last decision, about the present champion."""
     last = _summary(client, version)
-    if not last.get("rejected") or last["champion"] != state.champion:
+    by_reason = str(last.get("reason", "")).startswith("approval: refused by ")  # of earlier releases
+    if not last.get("rejected", by_reason) or last["champion"] != state.champion:
         return None
     said = {"by": last["by"], "at": last["at"], "refused": last["reason"]}
     return Decision(REFUSED, last["reason"], version, state.champion, approval=said)
@@ -150,8 +156,12 @@ def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVers
     from convrec.registry.measure import compare_versions  # noqa: PLC0415  (imports torch)
 
     versions = [version for version in (str(challenger.version), state.champion) if version is not None]
-    own, *other = [(version, download_version(f"models:/{MODEL_NAME}/{version}")) for version in versions]
-    return compare_versions(params, paths, policy, own, other[0] if other else None)
+    with tempfile.TemporaryDirectory() as folder:
+        own, *other = [
+            (version, download_version(f"models:/{MODEL_NAME}/{version}", Path(folder, version)))
+            for version in versions
+        ]
+        return compare_versions(params, paths, policy, own, other[0] if other else None)
 
 
 def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by: str) -> Decision:
@@ -165,7 +175,11 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
                 return Decision(ALREADY, "", name, name)
             gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
             decision = replace(decision, status=REFUSED, reason=str(error), gates=(*decision.gates, gate))
-    return _record(client, decision, by)
+    if not decision.promoted:
+        return _record(client, decision, by)
+    with not_undone(f"the promotion of version {name}"):
+        decision = _record(client, decision, by)
+    return decision
 
 
 def _number(client: mlflow.MlflowClient, version: str) -> int:
@@ -233,7 +247,7 @@ def prune(keep: int, by: str, remove: bool) -> list[str]:
     """
     connect()
     client = mlflow.MlflowClient()
-    with claim(client, by) as check:
+    with claim(client, by) if remove else nullcontext(lambda: None) as check:
         versions, aliases = all_versions(client), read_aliases(client)
         tried = running_experiment(client, aliases.get(CHAMPION))
         used = {*aliases.values(), *([tried.challenger] if tried else [])}

@@ -117,6 +117,11 @@ def test_data_that_is_nowhere_is_an_error_with_the_remedy(project, lost):
 def test_a_revision_without_readable_data_is_named(project):
     with pytest.raises(InputError, match="empty: this revision has no data/processed; .*dvc.lock"):
         load_version("empty")
+    (project / "data" / "processed" / "catalog.parquet").write_bytes(b"PAR1PAR1")
+    run_in(project, "dvc", "add", "--quiet", "data/processed")
+    _commit(project, "no Parquet")
+    with pytest.raises(InputError, match="^HEAD: catalog.parquet: not a readable Parquet file"):
+        load_version("HEAD")
     (project / "dvc.yaml").write_text("stages: [")
     _commit(project, "damaged")
     with pytest.raises(InputError, match="HEAD: DVC cannot read data/processed of this revision"):

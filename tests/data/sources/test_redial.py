@@ -57,7 +57,7 @@ def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
     [
         ({}, ["Dune"]),
         ({"12": {**FORM, "liked": 2}, "10": {**FORM, "liked": 0}}, ["Heat"]),
-        ({"11": {**FORM, "liked": 0}, "98": {**FORM, "liked": 0}}, ["Up", "Dune"]),
+        ({"11": {"liked": 0}, "98": {"liked": 0, "suggested": "?"}}, ["Up", "Dune"]),
     ],
 )
 def test_what_the_seeker_disliked_is_in_their_own_form_or_else_in_the_other(tmp_path, own, disliked):
@@ -93,6 +93,7 @@ def test_malformed_files(tmp_path, change, message):
         ({"messages": [{"senderWorkerId": SEEKER, "text": 5}]}, "messages: Input should be a valid string"),
         ({"movieMentions": ["Heat"]}, "movieMentions: Input should be a valid dictionary"),
         ({"respondentQuestions": {"11": {**FORM, "liked": "1"}}}, "respondentQuestions: Input should be 0, 1 or 2"),
+        ({"initiatorWorkerId": "a\0"}, "NUL or half a character"),
         ({"conversationId": ""}, "no conversationId, or a text with a NUL"),
         ({"messages": [{"senderWorkerId": SEEKER, "text": "a\0"}]}, "no conversationId, or a text with a NUL"),
     ],

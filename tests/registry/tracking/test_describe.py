@@ -143,7 +143,9 @@ def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):
 
 def test_the_versions_are_what_there_is(tmp_path):
     assert version_tags(read_versions(tmp_path)) == {}
-    for name in ("dvc.lock", "new folder/é.dvc", "a.dvc", ".dvc/tmp/b.dvc", "mlruns/c.dvc"):
+    left_out = (".dvc/tmp/b.dvc", "mlruns/c.dvc", "venv/pyvenv.cfg", "venv/d.dvc", "venv/lib/e.dvc")
+    for name in ("dvc.lock", "new folder/é.dvc", "a.dvc", *left_out):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("<<<<<<< no YAML: [")
+    (tmp_path / "dangling.dvc").symlink_to("nowhere")
     assert list(read_versions(tmp_path)) == ["dvc.lock", "a.dvc", "new folder/é.dvc"]

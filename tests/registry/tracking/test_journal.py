@@ -114,7 +114,9 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
         run.log_text("kept", "a.txt")
         run.close("FINISHED")
         assert run._delivery.is_alive() and "buffered in" in caplog.text
+        run.log_text("too late", "b.txt")
         assert len((project / FOLDER / "r1.jsonl").read_bytes().splitlines()) == 1 + 202
+        assert list(upload_left(project)) == [], "the sender is at work"
         connection.close()
     run._delivery.join(20)
     assert _left(project) == ["r1.files", "r1.jsonl"]
@@ -131,6 +133,33 @@ def test_a_damaged_journal_delays_no_other(project, client, caplog):
     assert client.sent[0] == "loss 0" and client.sent[1].startswith("KILLED 1")
     assert caplog.text.count("does not name a run") == 3
     assert _left(project) == ["r1.refused", "r2.refused", "r3.refused"]
+
+
+def test_a_line_that_is_still_being_written_is_read_whole(project, client):
+    made = _new(project)
+    made.append("metrics", step=0, metrics={"loss": 1.0})
+    whole = made.path.read_bytes()
+    made.path.write_bytes(whole[:-9])
+    sending = Delivery(made.path, "http://x")
+    sending.send()
+    made.path.write_bytes(whole)
+    sending.send()
+    assert (client.sent, sending.refused) == (["loss 0"], 0)
+
+
+def test_a_journal_that_may_not_be_read_delays_no_other(project, client, monkeypatch):
+    for run_id in ("r1", "r2"):
+        _new(project, run_id).close()
+    opened = Path.open
+
+    def refuse(path, *arguments):
+        if path.name == "r1.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    refused = ("r1: not sent: [Errno 13] Permission denied", True)
+    assert list(upload_left(project)) == [refused, ("sft (r2): sent 1 status", False)]
 
 
 def test_a_journal_is_sent_by_one_process_that_may_send_it(project, client):

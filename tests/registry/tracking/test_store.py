@@ -97,6 +97,23 @@ def test_a_damaged_database_is_bad_input_and_stays(project):
     assert (project / DATABASE).read_bytes() == b"no database" * 100
 
 
+def test_a_database_of_something_else_is_bad_input_and_stays(project):
+    (project / LOCAL_FOLDER).mkdir()
+    (project / DATABASE).touch()
+    with pytest.raises(InputError, match=r"mlflow.db lacks MLflow's tables; restore it from a backup"):
+        tracking.connect()
+    assert (project / DATABASE).stat().st_size == 0
+
+
+def test_a_file_system_without_hard_links_gets_a_store(project, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("no hard links")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    tracking.connect()
+    assert (project / DATABASE).stat().st_size > 0
+
+
 def test_curves_of_a_run_become_a_frame(project, make_store):
     """One row a step; metrics with one value and system metrics are left out; the last value of a step counts.
 

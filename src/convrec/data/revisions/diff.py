@@ -163,4 +163,7 @@ def _of_revision(name: str) -> Version:
                 f"{name}: this revision has no {processed}; give one whose dvc.lock was committed after "
                 "`dvc repro data`"
             )
-        return load_version(folder)
+        try:
+            return _of_folder(Path(folder))
+        except InputError as error:
+            raise InputError(f"{name}: {str(error).replace(f'{folder}/', '')}") from None

@@ -18,6 +18,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.histories import SHIPPED, Moment, Sizes, Templates, moments, most_common_genres, user_rng
 from convrec.data.sources.interaction_log import Feedback, read_log
 from convrec.data.sources.source import Source
+from convrec.data.titles import usable_id
 from convrec.project.errors import InputError
 
 Row = dict[str, object]
@@ -110,9 +111,14 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
     bare = [{name: value for name, value in row.items() if name != "id"} for row in rows]
     catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
     indices: dict[str, int] = {}
-    for own_id, place in zip(ids, places, strict=True):
-        if own_id not in (None, "") and place is not None:
-            indices.setdefault(str(own_id).strip(), place)
+    for number, (own_id, place) in enumerate(zip(ids, places, strict=True), start=1):
+        try:
+            key = usable_id(own_id, column)
+        except ValueError as problem:
+            quarantine.add("catalog", number, str(problem), own_id)
+            continue
+        if key and place is not None:
+            indices.setdefault(key, place)
     return catalog, indices
 
 

@@ -34,9 +34,12 @@ def _or_empty(value: object) -> object:
     return value or {}
 
 
-class _Form(BaseModel):
-    suggested: Literal[0, 1, 2]
+class _OwnForm(BaseModel):
     liked: Literal[0, 1, 2]
+
+
+class _Form(_OwnForm):
+    suggested: Literal[0, 1, 2]
 
 
 class _Message(BaseModel):
@@ -52,7 +55,7 @@ class _Dialogue(BaseModel):
     messages: list[_Message]
     movies: Annotated[dict[str, str | None], BeforeValidator(_or_empty)] = Field(alias="movieMentions")
     answers: Annotated[dict[str, _Form], BeforeValidator(_or_empty)] = Field(alias="respondentQuestions")
-    own_answers: Annotated[dict[str, _Form], BeforeValidator(_or_empty)] = Field({}, alias="initiatorQuestions")
+    own_answers: Annotated[dict[str, _OwnForm], BeforeValidator(_or_empty)] = Field({}, alias="initiatorQuestions")
 
     @model_validator(mode="after")
     def _is_usable(self) -> "_Dialogue":
@@ -60,6 +63,7 @@ class _Dialogue(BaseModel):
         check_conversation_length(texts)
         if not usable_id(self.id, "conversationId") or not all(map(is_clean, texts)):
             raise ValueError("no conversationId, or a text with a NUL")
+        usable_id(self.seeker, "initiatorWorkerId")
         return self
 
 
@@ -113,7 +117,7 @@ def _rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item], quarantine: 
 
     The seeker disliked what their own form says, or the other one where that has no answer.
     """
-    items, forms = _mentioned(dialogue, by_id), dialogue.answers | dialogue.own_answers
+    items, forms = _mentioned(dialogue, by_id), {**dialogue.answers, **dialogue.own_answers}
     liked = {key for key, form in dialogue.answers.items() if form.suggested == 1 and form.liked == LIKED}
     disliked = {key for key, form in forms.items() if form.liked == DISLIKED}
     rows: list[dict[str, Any]] = []

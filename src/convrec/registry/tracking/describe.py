@@ -84,13 +84,18 @@ def data_tags(paths: Paths) -> dict[str, str]:
 def read_versions(root: Path = Path()) -> dict[str, bytes]:
     """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file, if they exist.
 
-    `*.dvc` files in hidden folders and in `mlruns`, which has copies of such files, are left out.
+    `*.dvc` files in hidden folders, in virtual environments and in `mlruns`, which has copies of such files, are left
+    out.
     """
     names = [name for name in ("params.yaml", "dvc.yaml", "dvc.lock") if (root / name).is_file()]
     found = []
     for folder, subfolders, files in os.walk(root):
+        if "pyvenv.cfg" in files:
+            subfolders.clear()
+            continue
         subfolders[:] = [name for name in subfolders if not name.startswith(".") and name != "mlruns"]
-        found += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".dvc")]
+        paths = [Path(folder, name) for name in files if name.endswith(".dvc")]
+        found += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
     return {name: (root / name).read_bytes() for name in [*names, *sorted(found)]}
 
 

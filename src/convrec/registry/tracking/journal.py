@@ -70,7 +70,7 @@ class Journal:
     def __init__(self, folder: Path, about: About):
         folder.mkdir(parents=True, exist_ok=True)
         self.path, hidden = folder / f"{about.run_id}.jsonl", folder / f".{about.run_id}.jsonl"
-        self._redact, self._numbers, self._is_full = redactor(), count(1), False
+        self._redact, self._numbers, self._is_full, self._is_closed = redactor(), count(1), False, False
         # What cannot be written to a full disk stays in the buffer.
         self._file = os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", _BUFFER)
         fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -78,7 +78,9 @@ class Journal:
         hidden.rename(self.path)
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one redacted record; if the disk is full, log an error and go on."""
+        """Write one redacted record; if the disk is full, log an error and go on. After `close`, do nothing."""
+        if self._is_closed:
+            return
         try:
             self._write({"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)})
             self._is_full = False
@@ -92,7 +94,9 @@ class Journal:
         self._file.flush()
 
     def append_file(self, source: Path | bytes, path: str) -> None:
-        """Copy a file as it is now, and record it as the artifact `path`."""
+        """Copy a file as it is now, and record it as the artifact `path`. After `close`, do nothing."""
+        if self._is_closed:
+            return
         name = f"{next(self._numbers):06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
         copy = _copies(self.path) / name
         try:
@@ -103,8 +107,11 @@ class Journal:
             return
         self.append("artifact", path=path, file=name)
 
-    def close(self) -> None:
-        """Release the lock, so that another process can send the journal."""
+    def close(self, release: bool = True) -> None:
+        """End the journal; `release` the lock, so that another process can send it, or hold it to this one's end."""
+        self._is_closed = True
+        if not release:
+            return
         try:
             self._file.close()
         except OSError as error:
@@ -196,9 +203,10 @@ class Delivery(threading.Thread):
         with self.path.open("rb") as stream:
             stream.seek(end)
             for line in stream:
+                if not line.endswith(b"\n"):  # it is being written: the next call reads it whole
+                    return
                 end += len(line)
-                if line.endswith(b"\n"):
-                    yield _parse(line) | {"end": end}
+                yield _parse(line) | {"end": end}
 
     def _offer(self, records: list[Record]) -> None:
         """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""
@@ -283,6 +291,8 @@ def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
                 yield _upload(Delivery(path, client_uri(root)), shown_uri(root))
         except (FileNotFoundError, BlockingIOError):  # another process has sent it, or it belongs to a running process
             continue
+        except OSError as error:
+            yield f"{path.stem}: not sent: {error}", True
         except ValueError as error:
             kept = path.rename(path.with_suffix(_REFUSED))
             logger.warning("%s, so its records cannot be sent; they are kept in %s", error, kept)

@@ -101,7 +101,7 @@ class Run:
                 self.run_id,
                 self._journal.path,
             )
-        self._journal.close()
+        self._journal.close(release=not self._delivery.is_alive())  # no second sender beside a slow one
 
 
 class SilentRun(Run):

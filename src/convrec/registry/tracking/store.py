@@ -1,8 +1,9 @@
 """The store of runs: a tracking server, or an SQLite database below the project."""
 
 import os
+import sqlite3
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -117,14 +118,26 @@ def short_message(error: BaseException) -> str:
 
 
 def ready_database(path: Path) -> None:
-    """Create MLflow's database, if it does not exist: whole, and once if several processes do so at the same time."""
+    """Create MLflow's database, if it does not exist: whole, and once if several processes do so at the same time.
+
+    Raises `InputError` for an SQLite file without MLflow's tables. MLflow itself reports one that cannot be read.
+    """
     if path.exists():
+        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            if ("registered_models",) not in database.execute("SELECT name FROM sqlite_master").fetchall():
+                raise InputError(
+                    f"{path} lacks MLflow's tables; restore it from a backup, or remove it to start a new one"
+                )
         return
     with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:
         new = Path(folder, path.name)
         mlflow.MlflowClient(f"sqlite:///{new}").search_experiments(max_results=1)
-        with suppress(FileExistsError):
+        try:
             path.hardlink_to(new)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links
+            new.rename(path)
 
 
 def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
