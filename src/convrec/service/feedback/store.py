@@ -140,8 +140,8 @@ class FeedbackStore:
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
 
-        Return the number of answers. The SHA-256 of the id is kept until `prune`, so that answers from before, which a journal delivers later, are
-        dropped.
+        Return the number of answers. The SHA-256 of the id is kept until `prune`, so that answers from before, which a
+        journal delivers later, are dropped.
         """
         with self._transaction(is_write=True) as connection:
             deletion = {"user": _digest(user_id), "time": datetime.now(UTC)}
