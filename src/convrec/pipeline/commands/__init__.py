@@ -57,8 +57,8 @@ def _read_whole(_type: object, tokens: Sequence[Token]) -> int:
 Whole = Annotated[int, Parameter(converter=_read_whole)]
 PositiveInt = Annotated[Whole, Parameter(validator=Number(gte=1))]
 NonNegativeInt = Annotated[Whole, Parameter(validator=Number(gte=0))]
-UInt32 = Annotated[Whole, Parameter(validator=Number(gte=0, lt=2**32))]
-Port = Annotated[Whole, Parameter(validator=Number(gte=0, lt=2**16))]
+UInt32 = Annotated[Whole, Parameter(validator=Number(gte=0, lte=2**32 - 1))]
+Port = Annotated[Whole, Parameter(validator=Number(gte=0, lte=65535))]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
 By = Annotated[str | None, Parameter(help="Name of the person who decides; default: the user's name.")]
 FeedbackUrl = Annotated[

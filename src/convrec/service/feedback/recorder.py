@@ -163,7 +163,11 @@ class FeedbackRecorder:
         """Deliver the journal, which a new one replaces first; if the last delivery failed, begin with its journal."""
         self._deliver_replaced()
         if self._journal.num_added:
-            fresh = Journal.create(self._folder)
+            try:
+                fresh = Journal.create(self._folder)
+            except OSError:  # a full disk: the journal stays, and is delivered again later
+                deliver(self._journal, self._store, is_kept=True)
+                raise
             with self._mutex:
                 self._replaced, self._journal = self._journal, fresh
             self._deliver_replaced()
