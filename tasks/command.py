@@ -162,7 +162,7 @@ def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
     signalled: set[psutil.Process] = set()
     empty = 0
     while empty < 2:  # one scan can miss a process that starts during it
-        members = {process for process in signalled | _members(leader) if _runs(process)}
+        members = {process for process in _members(leader, signalled) if _runs(process)}
         empty = 0 if members else empty + 1
         is_late = time.monotonic() > deadline
         if is_late or signalled.isdisjoint(members):
@@ -173,8 +173,9 @@ def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _members(leader: int) -> set[psutil.Process]:
-    found: set[psutil.Process] = set()
+def _members(leader: int, known: set[psutil.Process]) -> set[psutil.Process]:
+    """Return the leader, its session and the processes that are known, with their descendants."""
+    found = {member for process in known for member in family(process)}
     for pid in psutil.pids():
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             if pid == leader or os.getsid(pid) == leader:

@@ -131,7 +131,8 @@ class ServerDecoder:
             if self._is_closing:
                 return
             self._is_closing = True
-        wait(self._requests | self._checks)
+        started: set[Future[Any]] = {*self._requests, *self._checks}
+        wait(started)
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
