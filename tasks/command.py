@@ -153,26 +153,34 @@ def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = 
 
 
 def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:
-    """End a process and its descendants: SIGTERM first, SIGKILL after the grace period.
+    """End a process, its session and their descendants: SIGTERM first, SIGKILL after the grace period.
 
+    The session may have outlived its leader. Processes that start meanwhile get SIGTERM once those before have ended.
     No child of this process is waited for: the thread that has started it needs its exit status.
     """
     deadline = time.monotonic() + grace_seconds
-    members: set[psutil.Process] = set()
-    with suppress(psutil.NoSuchProcess):  # it has ended
-        members.update(family(psutil.Process(leader)))
-    _signal(members, signal.SIGTERM)
-    while alive := {process for process in members if _runs(process)}:
-        members |= {child for process in alive for child in family(process)}
-        if time.monotonic() > deadline:
-            _signal(members, signal.SIGKILL)
+    signalled: set[psutil.Process] = set()
+    empty = 0
+    while empty < 2:  # one scan can miss a process that starts during it
+        members = {process for process in _members(leader, signalled) if _runs(process)}
+        empty = 0 if members else empty + 1
+        is_late = time.monotonic() > deadline
+        if is_late or signalled.isdisjoint(members):
+            for process in members:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill() if is_late else process.terminate()
+            signalled |= members
         time.sleep(_POLL_SECONDS)
 
 
-def _signal(processes: set[psutil.Process], number: signal.Signals) -> None:
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
+def _members(leader: int, known: set[psutil.Process]) -> set[psutil.Process]:
+    """Return the leader, its session and the processes that are known, with their descendants."""
+    found = {member for process in known for member in family(process)}
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if pid == leader or os.getsid(pid) == leader:
+                found.update(family(psutil.Process(pid)))
+    return found
 
 
 def _runs(process: psutil.Process) -> bool:

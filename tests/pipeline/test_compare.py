@@ -34,7 +34,9 @@ def test_preferences_are_learnt_under_the_constraint_alone():
     assert run_params(parse_params(raw, "test"), "sdpo", 1, 2)[0].rank_grpo.group_size == 4
 
 
-@pytest.mark.parametrize("name", ["grpo:log", "dpo:0.1", "rank_grpo:exp:two", "rank_grpo:exp:2:3"])
+@pytest.mark.parametrize(
+    "name", ["grpo:log", "dpo:0.1", "rank_grpo:exp:two", "rank_grpo:exp:1.2.3", "rank_grpo:exp:.", "rank_grpo:exp:2:3"]
+)
 def test_a_name_of_another_form_is_refused(name):
     with pytest.raises(InputError, match="--algorithms"):
         variant(name)

@@ -97,6 +97,7 @@ def test_a_server_gives_the_lists_of_the_recommender(stand_in, decoder):
         ({"status": 401}, "told to fail.*; VLLM_API_KEY must be that of the server"),
         ({"is_cut": True}, "it has stopped in the middle of a list"),
         ({"name": "convrec-other"}, "no such model"),
+        ({"is_garbled": True}, "Expecting property name"),
     ],
 )
 def test_a_server_that_fails_is_unavailable(stand_in, decoder, change, words):

@@ -18,7 +18,7 @@ class StandIn:
     """A server of the model `name` on a free port of 127.0.0.1, until `stop`."""
 
     def __init__(self, name: str, port: int = 0):
-        self.name, self.status, self.is_cut = name, 200, False
+        self.name, self.status, self.is_cut, self.is_garbled = name, 200, False, False
         self.headers: dict[str, str] = {}  # of the last request
         self.begun, self.left = 0, 0  # lists that were asked for; clients that left before their list
         self.may_answer = threading.Event()
@@ -71,8 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
         return tokens[:-1] if self.stand_in.is_cut else tokens
 
     def _send(self, status: int, answer: dict[str, Any]) -> None:
-        content = json.dumps(answer).encode()
+        content = b"{" if self.stand_in.is_garbled else json.dumps(answer).encode()
         self.send_response(status)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

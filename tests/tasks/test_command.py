@@ -142,3 +142,14 @@ def test_what_does_not_end_is_killed_after_the_grace_period():
     end_command(process.pid, grace_seconds=0.2)
     assert process.wait(10) == -signal.SIGKILL
     end_command(process.pid)  # one that is gone already is no error
+
+
+def test_a_killed_command_leaves_no_process_of_its_session():
+    script = "trap '' TERM; sleep 600 & echo $!; wait"
+    leader = psutil.Popen(["sh", "-c", script], stdout=-1, start_new_session=True)
+    child = int(leader.stdout.readline())
+    leader.kill()
+    leader.wait(10)
+    assert not _gone(child)
+    end_command(leader.pid, grace_seconds=0.2)
+    assert _gone(child)

@@ -29,7 +29,7 @@ from convrec.training.start import Start
 
 START = "sft"  # the model that every run starts from, a row of the table
 _GROUP = "comparison"
-_NAME = re.compile(r"([a-z_]+)(?::([a-z_]+)(?::([0-9.]+))?)?")
+_NAME = re.compile(r"([a-z_]+)(?::([a-z_]+)(?::([0-9]+(?:\.[0-9]+)?))?)?")
 
 
 def variant(name: str) -> dict[str, Any]:

@@ -199,4 +199,4 @@ def _print_table(trials: "list[Trial]", price: float | None) -> None:
             cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
             cells += [f"{hours * price:.2f}"] if price is not None else []
         rows.append(cells)
-    TextTable(header, rows).print(120)
+    TextTable(header, rows).print(120, wrap=True)

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import threading
+from collections.abc import Coroutine
 from concurrent.futures import Future, wait
 from dataclasses import asdict
+from typing import Any, TypeVar
 
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAIError, Timeout
 from pydantic import HttpUrl, TypeAdapter, ValidationError
@@ -23,6 +25,8 @@ KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
 _ANSWER_SECONDS = 10.0  # within which a server tells its model
 _CONNECT_SECONDS = 5.0
 _PROMPT_LENGTH = 1024  # tokens of a prompt, where the model's settings have no limit
+_BAD_ANSWER = (OpenAIError, LookupError, TypeError, AttributeError, ValueError)  # also of a server that is not vLLM's
+T = TypeVar("T")
 
 
 def check_url(url: str) -> str:
@@ -74,6 +78,7 @@ class ServerDecoder:
         """Raise `Unavailable` if the server does not serve the model."""
         self._url, self._name, self._trie, self._end, self._penalty = url, name, trie, end_token, repetition_penalty
         self._requests: set[Future[TokenIds]] = set()
+        self._checks: set[Future[None]] = set()
         self._lock, self._is_closing = threading.Lock(), False
         self._client = AsyncOpenAI(
             base_url=f"{url}/v1",
@@ -85,28 +90,31 @@ class ServerDecoder:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
         self._thread.start()
         try:
-            asyncio.run_coroutine_threadsafe(self._check(), self._loop).result()
-        except Unavailable:
+            self._start(self._check(), self._checks).result()
+        except BaseException:
             self.close()
             raise
 
     def submit(self, asked: Prepared) -> Future[TokenIds]:
+        return self._start(self._complete(asked), self._requests)
+
+    def _start(self, work: Coroutine[Any, Any, T], started: set[Future[T]]) -> Future[T]:
+        """Run `work` in the loop; `close` waits for what was started."""
         with self._lock:
             if self._is_closing:
+                work.close()
                 raise RuntimeError("the engine is closed")
-            request = asyncio.run_coroutine_threadsafe(self._complete(asked), self._loop)
-            self._requests.add(request)
-        request.add_done_callback(self._requests.discard)
-        return request
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            started.add(future)
+        future.add_done_callback(started.discard)
+        return future
 
     @property
     def is_alive(self) -> bool:
         """Whether the server serves the model; asks it."""
-        if self._is_closing:
-            return False
         try:
-            asyncio.run_coroutine_threadsafe(self._check(), self._loop).result()
-        except Unavailable:
+            self._start(self._check(), self._checks).result()
+        except RuntimeError:  # Unavailable, or closed
             return False
         return True
 
@@ -123,7 +131,8 @@ class ServerDecoder:
             if self._is_closing:
                 return
             self._is_closing = True
-        wait(self._requests.copy())
+        started: set[Future[Any]] = {*self._requests, *self._checks}
+        wait(started)
         asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -132,8 +141,11 @@ class ServerDecoder:
     async def _check(self) -> None:
         """Raise `Unavailable` if the server does not serve the model."""
         try:
-            names = [model.id async for model in self._client.models.list(timeout=_ANSWER_SECONDS)]
-        except (OpenAIError, AttributeError) as error:  # also of a server that lists no models
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                names = [model.id async for model in self._client.models.list()]
+        except TimeoutError:
+            raise self._unavailable(f"no answer within {_ANSWER_SECONDS:g} s") from None
+        except _BAD_ANSWER as error:
             raise self._unavailable(error) from None
         if self._name not in names:
             raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
@@ -150,7 +162,7 @@ class ServerDecoder:
             tokens = (answer.choices[0].model_extra or {})["token_ids"]
         except BadRequestError as error:
             raise RuntimeError(f"{self._url} rejects the request: {error}") from None
-        except (OpenAIError, LookupError, TypeError) as error:
+        except _BAD_ANSWER as error:
             raise self._unavailable(error) from None
         if not tokens or tokens[-1] != self._end:
             raise self._unavailable("it has stopped in the middle of a list")

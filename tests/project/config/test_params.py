@@ -67,6 +67,8 @@ def test_every_profile_is_valid(name, tmp_path):
             "data: validation_period = 2022-11 does not end before 2022-11-30",
         ),
         ({"data__source": "reddit"}, "catalog is empty"),
+        ({"data__line_column": "genres"}, "line_column = 'genres' names a column of the catalog of source 'files' or"),
+        ({"data__source": ["synthetic", "interactions"], "data__line_column": ""}, "line_column = '' names a column"),
         ({"data__source": "feedback"}, "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
         ({"data__source": ["synthetic", "synthetic"]}, "a source is given twice; remove one"),
         ({"data__interactions__max_liked": 1}, "data.interactions: min_liked = 2 is more than max_liked = 1"),

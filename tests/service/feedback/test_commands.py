@@ -33,6 +33,9 @@ def test_status_counts_and_delivers_what_killed_services_left(project, cli, answ
         "1 records wait in feedback/journal for running services to deliver them",
     ]
     assert [path.name for path in JOURNAL.iterdir()] == [alive.path.name]
+    (JOURNAL / "old").mkdir()
+    (JOURNAL / "old" / "records.jsonl").touch()
+    assert cli("feedback", "status").out.splitlines()[-1].startswith("1 journals of an earlier version wait there")
 
 
 def test_export_writes_the_period(project, cli):
@@ -72,7 +75,9 @@ def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["prune", "--older-than", "180"], 2, 'for --older-than: unable to convert "180" into timedelta'),
+        (["prune", "--older-than", "180"], 2, "for --older-than: Give days or weeks, such as 180d or 26w."),
+        (["prune", "--older-than", "6m"], 2, "for --older-than: Give days or weeks, such as 180d or 26w."),
+        (["prune", "--older-than", "1000000d"], 2, "for --older-than: Give days or weeks, such as 180d or 26w."),
         (["prune"], 2, "--older-than"),
         (["export", "x.csv", "--since", "May"], 2, 'for --since: unable to convert "May" into datetime'),
         (["export", "x.txt"], 2, "x.txt: the ending '.txt' is unknown; give one of .parquet, .csv, .jsonl"),

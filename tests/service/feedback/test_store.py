@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, text
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback import FeedbackStore, Shown, feedback_url
+from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import NOON
 
 
@@ -106,7 +107,9 @@ def test_a_deleted_user_leaves_nothing_and_late_answers_of_theirs_are_dropped(st
     assert store.answers()["user_id"].to_list() == ["you"]
     assert store.counts() == {"answers": 1, "shown": 1, "events": 1}
     store.write([late], [event(late, "heat", "accepted")])
-    assert store.answers()["user_id"].to_list() == ["you"]
+    assert store.counts() == {"answers": 1, "shown": 1, "events": 1}, "events of dropped answers are dropped"
+    store.write([], [event(late, "heat", "accepted")])  # delivered apart from its answer
+    assert store.delete_user("me") == 0 and store.counts()["events"] == 1
     back = replace(answer("heat", user_id="me"), time=datetime.now(UTC) + timedelta(seconds=1))
     store.write([back], [])  # they came back after the deletion
     assert store.answers()["answer_id"].to_list() == [other.answer_id, back.answer_id]
@@ -123,17 +126,22 @@ def test_many_services_that_start_at_once_create_the_tables_once(url, answer, ev
         store.close()
 
 
-def test_a_database_of_another_version_is_refused(store, url):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("shown ADD COLUMN propensity FLOAT", "table shown is that of another version of convrec; use that version"),
+        ("events ADD COLUMN rank INTEGER", "convrec; run `ALTER TABLE events DROP COLUMN rank` on it"),
+    ],
+)
+def test_a_service_does_not_begin_with_a_database_of_another_version(store, url, folder, change, message):
     store.counts()
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE shown ADD COLUMN propensity FLOAT NOT NULL DEFAULT 1"))
+        connection.execute(text(f"ALTER TABLE {change}"))
     engine.dispose()
-    with (
-        closing(FeedbackStore(url)) as again,
-        pytest.raises(InputError, match="table shown is that of another version"),
-    ):
-        again.counts()
+    with pytest.raises(InputError, match=message):
+        FeedbackRecorder(folder, url)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", "sqlite://", "sqlite:///:memory:", "feedback.jsonl"])

@@ -3,9 +3,11 @@
 What a command needs is imported when it runs, so that `convrec --help` and a mistake are answered at once.
 """
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Group, Parameter, Token
 from cyclopts.validators import Number
 
 from convrec import __version__
@@ -43,7 +45,19 @@ def add_group(name: str, group: Group, text: str, **options: Any) -> App:
     return made
 
 
+def _read_whole(_type: object, tokens: Sequence[Token]) -> int:
+    """Return a whole number; cyclopts would also take 0x10 and 1_000, and round 2.6."""
+    if not re.fullmatch("-?[0-9]{1,18}", tokens[0].value):
+        raise ValueError  # cyclopts says that it cannot convert the text
+    return int(tokens[0].value)
+
+
 # Options of several commands.
+Whole = Annotated[int, Parameter(converter=_read_whole)]
+PositiveInt = Annotated[Whole, Parameter(validator=Number(gte=1))]
+NonNegativeInt = Annotated[Whole, Parameter(validator=Number(gte=0))]
+UInt32 = Annotated[Whole, Parameter(validator=Number(gte=0, lte=2**32 - 1))]
+Port = Annotated[Whole, Parameter(validator=Number(gte=0, lte=65535))]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print JSON.")]
 By = Annotated[str | None, Parameter(help="Name of the person who decides; default: the user's name.")]
 FeedbackUrl = Annotated[
@@ -54,7 +68,7 @@ FeedbackUrl = Annotated[
         help="The feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db.",
     ),
 ]
-Seeds = Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Number of seeds, from common.seed on.")]
+Seeds = Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000), help="Number of seeds, from common.seed on.")]
 Settings = Annotated[
     list[str] | None,
     Parameter(name="--set", metavar="KEY=VALUE", help="Change a parameter, such as data.path=../redial; repeatable."),

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import NonNegativeInt, UInt32
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import PIPELINE, add_group, app
+from convrec.pipeline.commands import PIPELINE, NonNegativeInt, UInt32, Whole, add_group, app
 
 data = add_group("data", PIPELINE, "Compare versions of the data, write a sample, download datasets.")
 
@@ -50,7 +49,7 @@ def sample(
     /,
     *,
     until: str = "2022-12",
-    conversations: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 14_400,
+    conversations: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1_000_000))] = 14_400,
     seed: UInt32 = 17,
 ) -> None:
     """Write the embedded world as monthly files in the project's schema.

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from cyclopts.types import PositiveInt
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, PIPELINE, Seeds, Settings, Share, app, project
+from convrec.pipeline.commands import MEASURE, PIPELINE, PositiveInt, Seeds, Settings, Share, app, project
 
 Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
 

@@ -1,11 +1,13 @@
 """`convrec feedback` and `convrec monitor`: the recorded answers and events, and what they say about the champion."""
 
 import json
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, add_group, app, project
 
@@ -54,6 +56,8 @@ def status(*, url: FeedbackUrl = None) -> None:
     print(f"{store.address}: {counts['answers']:,} answers{period}")
     print(f"{counts['shown']:,} shown items, {counts['events']:,} events")
     print(f"{waiting(JOURNAL):,} records wait in {JOURNAL} for running services to deliver them")
+    if earlier := sum(1 for _ in JOURNAL.glob("*/records.jsonl")):
+        print(f"{earlier:,} journals of an earlier version wait there: that version delivers them by this command")
     refused = JOURNAL / REFUSED
     if refused.is_file():
         with refused.open("rb") as stream:
@@ -100,13 +104,16 @@ def delete_user(user_id: str, /, *, url: FeedbackUrl = None) -> None:
     print("Exported files and data/processed may still hold them: docs/privacy.md says how to delete these")
 
 
-def _check_past(_type: object, age: timedelta) -> None:
-    if age <= timedelta(0):
-        raise ValueError("Give a time above 0, such as 180d.")
+def _read_age(_type: object, tokens: Sequence[Token]) -> timedelta:
+    """Return an age in days or weeks: a deletion must not take 6m, meant as months, for minutes."""
+    found = re.fullmatch("([1-9][0-9]{0,4})([dw])", tokens[0].value)
+    if found is None:
+        raise ValueError("Give days or weeks, such as 180d or 26w.")
+    return int(found[1]) * timedelta(days=7 if found[2] == "w" else 1)
 
 
 @feedback.command
-def prune(*, older_than: Annotated[timedelta, Parameter(validator=_check_past)], url: FeedbackUrl = None) -> None:
+def prune(*, older_than: Annotated[timedelta, Parameter(converter=_read_age)], url: FeedbackUrl = None) -> None:
     """Delete answers and events that are older.
 
     Example: convrec feedback prune --older-than 180d

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.types import NonNegativeInt, PositiveInt
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import ANSWERS, MEASURE, AsJson, app, project
+from convrec.pipeline.commands import ANSWERS, MEASURE, AsJson, NonNegativeInt, PositiveInt, Whole, app, project
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
@@ -96,8 +95,8 @@ def score(
     line_column: str | None = None,
     protocol: Literal["evaluation", "reward", "published"] = "evaluation",
     cutoffs: str | None = None,
-    list_length: Annotated[int, Parameter(validator=Number(gte=1, lte=1000))] = 20,
-    year_tolerance: Annotated[int, Parameter(validator=Number(gte=0, lte=1000))] = 2,
+    list_length: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000))] = 20,
+    year_tolerance: Annotated[Whole, Parameter(validator=Number(gte=0, lte=1000))] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Score the lists of any system against their ground truth (docs/evaluation.md).
@@ -192,7 +191,7 @@ def remap(
     *,
     answers: Answers,
     out: Path,
-    top: Annotated[int, Parameter(validator=Number(gte=1, lte=100_000))] = 20,
+    top: Annotated[Whole, Parameter(validator=Number(gte=1, lte=100_000))] = 20,
     embedder: str = "tfidf",
     conversation_weight: Annotated[float, Parameter(validator=Number(gte=0, lt=inf))] = 1.0,
 ) -> None:

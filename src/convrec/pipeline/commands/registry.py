@@ -8,9 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cyclopts.types import PositiveInt
-
-from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
+from convrec.pipeline.commands import (
+    REGISTRY,
+    AsJson,
+    By,
+    FeedbackUrl,
+    PositiveInt,
+    Share,
+    Version,
+    add_group,
+    app,
+    project,
+)
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
 from convrec.project.table import TextTable
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from cyclopts.types import Port, PositiveInt
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import ASK, AsJson, Share
+from convrec.pipeline.commands import ASK, AsJson, Port, PositiveInt, Share, Whole
 from convrec.pipeline.commands import app as commands
 from convrec.project.errors import InputError
 
@@ -111,8 +110,8 @@ def _read_stdin() -> str:
         raise _NOT_UTF8 from None
 
 
-BatchSize = Annotated[int, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]
-UpToAnHour = Annotated[int, Parameter(validator=Number(gte=0, lte=3600))]
+BatchSize = Annotated[Whole, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]
+UpToAnHour = Annotated[Whole, Parameter(validator=Number(gte=0, lte=3600))]
 
 
 @Parameter(name="*")
@@ -135,8 +134,8 @@ class Serving:
     host: str = "127.0.0.1"
     vllm_server: Annotated[str | None, Parameter(metavar="URL")] = None
     batch_size: BatchSize = 64
-    max_requests: Annotated[int, Parameter(validator=Number(gte=1, lte=2000))] = 192
-    max_seconds: Annotated[int, Parameter(validator=Number(gte=1, lte=3600))] = 60
+    max_requests: Annotated[Whole, Parameter(validator=Number(gte=1, lte=2000))] = 192
+    max_seconds: Annotated[Whole, Parameter(validator=Number(gte=1, lte=3600))] = 60
     feedback: Annotated[str | None, Parameter(metavar="URL")] = None
     save_conversations: bool = False
 
@@ -151,7 +150,7 @@ def serve(
     port: Port = 8000,
     keys: Path | None = None,
     new_key: str | None = None,
-    rate: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 600,
+    rate: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1_000_000))] = 600,
     stop_seconds: UpToAnHour = 30,
 ) -> None:
     """Serve recommendations over HTTP, following the registry's champion (docs/serving.md).
@@ -198,7 +197,7 @@ def vllm_server(
     model: str = "champion",
     host: str = "127.0.0.1",
     port: Port = 8001,
-    gpus: Annotated[int, Parameter(validator=Number(gte=1, lte=64))] = 1,
+    gpus: Annotated[Whole, Parameter(validator=Number(gte=1, lte=64))] = 1,
     gpu_share: Share = 0.9,
     batch_size: BatchSize = 64,
     training: bool = False,

@@ -109,6 +109,11 @@ class Data(Section):
                 raise ValueError(f"catalog is empty; source {name!r} needs the name of its file in data.path")
         if "reddit" in self.sources and others:
             raise ValueError(f"source = {self.source!r}: reddit has splits of its own; use it alone")
+        if self.line_column is not None and (not {"files", "interactions"} & set(self.sources) or not self.line_column):
+            raise ValueError(
+                f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "
+                "'interactions'; give null"
+            )
         if (self.validation_period is None) != (self.test_period is None):
             raise ValueError("set both validation_period and test_period, or set both to null")
         if first in ("synthetic", "reddit_movie") and not (self.validation_period and self.test_period):

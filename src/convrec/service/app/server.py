@@ -35,8 +35,8 @@ _STATUSES = {InputError: 400, Unavailable: 503, NoSpace: 503}
 def make_app(service: Service, *, has_page: bool, hosts: Sequence[str] = ("*",), keys: Keys | None = None) -> FastAPI:
     """Return the application of a service. docs/serving.md describes its routes, docs/recommender.md those of the page.
 
-    Errors are returned as `{"error": …}`. Requests for another host than `hosts` get status 400. Without the page, each
-    request has a log line.
+    Errors are returned as `{"error": …}`. Requests for another host than `hosts` get plain text and status 400.
+    Without the page, each request has a log line.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)

@@ -172,10 +172,13 @@ def create_tables(engine: sa.Engine) -> None:
         metadata.create_all(connection)
         known = sa.inspect(connection)
         for table in metadata.sorted_tables:
-            if {column["name"] for column in known.get_columns(table.name)} != set(table.c.keys()):
+            found = {column["name"] for column in known.get_columns(table.name)}
+            if found != set(table.c.keys()):
+                is_earlier = table is events and found == {*table.c.keys(), "rank"}
+                remedy = "run `ALTER TABLE events DROP COLUMN rank` on it" if is_earlier else "use that version"
                 raise InputError(
                     f"feedback database {shown_url(engine.url)}: the table {table.name} is that of another version of "
-                    "convrec; use that version, or give another database"
+                    f"convrec; {remedy}, or give another database"
                 )
 
 

@@ -125,8 +125,8 @@ def deliver_left(folder: Path, store: FeedbackStore) -> None:
                 deliver(journal, store)
 
 
-def deliver(journal: Journal, store: FeedbackStore) -> None:
-    """Write the records of a journal to the database in batches, and remove it; set invalid records aside.
+def deliver(journal: Journal, store: FeedbackStore, is_kept: bool = False) -> None:
+    """Write the records of a journal to the database in batches, and remove it unless kept; set invalid ones aside.
 
     Raises `Unavailable` and `InputError` as the store does. The journal then stays; a batch that is written again
     changes nothing.
@@ -134,7 +134,8 @@ def deliver(journal: Journal, store: FeedbackStore) -> None:
     records = journal.records()
     while batch := list(islice(records, _BATCH)):
         _write(journal, store, batch)
-    journal.remove()
+    if not is_kept:
+        journal.remove()
 
 
 def _write(journal: Journal, store: FeedbackStore, records: Sequence[Record]) -> None:

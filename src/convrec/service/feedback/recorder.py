@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from convrec.project.errors import InputError, NoSpace, outside_cause
+from convrec.project.errors import InputError, NoSpace, Unavailable, outside_cause
 from convrec.project.redaction import redact_all, redactor
 from convrec.project.text import is_clean
 from convrec.service.feedback.journal import Journal, deliver, deliver_left
@@ -31,11 +32,16 @@ class FeedbackRecorder:
     """
 
     def __init__(self, journal_folder: Path, url: str, with_conversations: bool = False):
-        """Open a new journal. The database may be away. Raises `InputError` for a bad URL or folder."""
+        """Open a new journal. The database may be away.
+
+        Raises `InputError` for a bad URL or folder, or a database of another version.
+        """
         self._store = FeedbackStore(url)
         self.with_conversations = with_conversations
         self._folder = journal_folder.resolve()
         try:
+            with suppress(Unavailable):
+                self._store.connect()
             self._journal = Journal.create(self._folder)
         except OSError as error:
             raise outside_cause(error) or error from None
@@ -157,7 +163,11 @@ class FeedbackRecorder:
         """Deliver the journal, which a new one replaces first; if the last delivery failed, begin with its journal."""
         self._deliver_replaced()
         if self._journal.num_added:
-            fresh = Journal.create(self._folder)
+            try:
+                fresh = Journal.create(self._folder)
+            except OSError:  # a full disk: the journal stays, and is delivered again later
+                deliver(self._journal, self._store, is_kept=True)
+                raise
             with self._mutex:
                 self._replaced, self._journal = self._journal, fresh
             self._deliver_replaced()

@@ -52,6 +52,11 @@ class FeedbackStore:
         self._engine = open_engine(checked_url(url))
         self._has_tables = False
 
+    def connect(self) -> None:
+        """Connect once, and create the tables if they are not there."""
+        with self._transaction():
+            pass
+
     def close(self) -> None:
         """Close the connections."""
         self._engine.dispose()
@@ -70,14 +75,16 @@ class FeedbackStore:
         """Write all in one transaction.
 
         An answer or event whose id is stored is left as it is, so writing twice is safe. Answers of a user from before
-        their deletion are dropped. Events of unknown answers and items change no outcome.
+        their deletion are dropped with their events. Events of other unknown answers and items change no outcome.
         """
         with self._transaction(is_write=True) as connection:
             kept = _not_deleted(connection, new_answers)
             self._insert(connection, answers, [_answer_row(answer) for answer in kept])
             rows = [{"answer_id": answer.answer_id, **vars(one)} for answer in kept for one in answer.shown]
             self._insert(connection, shown, rows)
-            self._insert(connection, events, [vars(event) for event in new_events])
+            dropped = {answer.answer_id for answer in new_answers} - {answer.answer_id for answer in kept}
+            left = [vars(event) for event in new_events if event.answer_id not in dropped]
+            self._insert(connection, events, left)
 
     def _insert(self, connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
         insert: Any = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[self._engine.dialect.name]
@@ -131,16 +138,19 @@ class FeedbackStore:
         return joined.with_columns(pl.col(*_STATES, *_FACTS).fill_null(False))
 
     def delete_user(self, user_id: str) -> int:
-        """Delete the answers of a user with their items and events; return the number of answers.
+        """Delete the answers of a user with their items and events, and events of unknown answers.
 
-        The SHA-256 of the id is kept until `prune`, so that answers from before, which a journal delivers later, are
-        dropped.
+        Return the number of answers. The SHA-256 of the id is kept until `prune`, so that answers from before, which a
+        journal delivers later, are dropped.
         """
         with self._transaction(is_write=True) as connection:
             deletion = {"user": _digest(user_id), "time": datetime.now(UTC)}
             connection.execute(delete(deletions).where(deletions.c.user == deletion["user"]))
             self._insert(connection, deletions, [deletion])
-            return _delete_answers(connection, answers.c.user_id == user_id)
+            number = _delete_answers(connection, answers.c.user_id == user_id)
+            # Events whose answer is unknown may be of an answer of theirs that was dropped.
+            connection.execute(delete(events).where(events.c.answer_id.not_in(select(answers.c.answer_id))))
+            return number
 
     def prune(self, before: datetime) -> int:
         """Delete the answers from before this time with their items and events; return the number of answers."""
