@@ -104,6 +104,7 @@ def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...]:
 
 def run(app: FastAPI, listener: socket.socket, host: str, stop_seconds: int) -> None:
     """Serve until SIGTERM or Ctrl-C, which raises `KeyboardInterrupt`; both let requests in progress end."""
+    listener.listen()  # who reads the next line in the log may connect at once
     logger.info("serving http://%s:%d, stop with Ctrl-C", _in_url(listener, host), listener.getsockname()[1])
     # uvicorn shuts down in order, then raises the signal again: the caller still has something to close.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
