@@ -1,5 +1,6 @@
 """Journals that are cut short, refused, damaged, or left behind by a process that ended."""
 
+import io
 import socket
 import threading
 from pathlib import Path
@@ -135,14 +136,20 @@ def test_a_damaged_journal_delays_no_other(project, client, caplog):
     assert _left(project) == ["r1.refused", "r2.refused", "r3.refused"]
 
 
-def test_a_line_that_is_still_being_written_is_read_whole(project, client):
+def test_a_line_that_is_still_being_written_is_read_whole(project, client, monkeypatch):
     made = _new(project)
     made.append("metrics", step=0, metrics={"loss": 1.0})
-    whole = made.path.read_bytes()
-    made.path.write_bytes(whole[:-9])
+    line = made.path.read_bytes().splitlines(keepends=True)[1]
     sending = Delivery(made.path, "http://x")
-    sending.send()
-    made.path.write_bytes(whole)
+
+    class Growing(io.BytesIO):
+        def __iter__(self):
+            yield from (line[:-9], line[-9:])  # the rest arrives while the file is read
+
+    with monkeypatch.context() as slow:
+        slow.setattr(Path, "open", lambda *_: Growing())
+        sending.send()
+    assert (client.sent, sending.refused) == ([], 0)
     sending.send()
     assert (client.sent, sending.refused) == (["loss 0"], 0)
 
