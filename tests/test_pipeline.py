@@ -101,7 +101,7 @@ def test_the_notebook_runs_in_a_project_with_a_champion(project, trained):
     notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project / "profiles")}}).execute()
     shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert "    5" in shown[0]["text/plain"] and "image/png" in shown[-1]
+    assert "\n   5  " in shown[0]["text/plain"] and "image/png" in shown[-1]
 
 
 def test_one_parent_run_with_a_child_for_each_stage(client):
