@@ -1,6 +1,5 @@
 """`convrec data fetch` with the real hub library against a local server that speaks the hub's API."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -71,49 +70,26 @@ def _there(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dataset_is_fetched_pinned_checked_and_repaired(hub, run, tmp_path):
+def test_a_dataset_is_fetched_pinned_checked_and_repaired(run, tmp_path):
     output = run()
-    assert f"main is commit {COMMIT}; 4 files" in output and "commit that file to git" in output
+    assert f"dataset owner/films at commit {COMMIT}: 4 files" in output and "commit that file to git" in output
     folder = tmp_path / "films"
     assert _there(folder) == FILES, "nothing but the hub's files"
-    lock = json.loads(lock_path(folder).read_text())
-    assert (lock["commit"], lock["name"], lock["revision"]) == (COMMIT, "owner/films", "main")
-    sha256 = hashlib.sha256(FILES[LARGE]).hexdigest()
-    assert lock["files"][LARGE] == {"size": len(FILES[LARGE]), "sha256": sha256}
-
-    hub.asked.clear()
-    assert "all checked; downloaded now: none" in run()
-    assert hub.asked == [], "whole files need no hub"
+    pinned = {"kind": "dataset", "name": "owner/films", "commit": COMMIT, "patterns": None}
+    assert json.loads(lock_path(folder).read_text()) == pinned
 
     (folder / LARGE).write_bytes(b"L" + FILES[LARGE][1:])
     (folder / "README.md").unlink()
     (folder / "mine.txt").write_text("mine")
-    output = run()
-    assert f"downloaded now: README.md, {LARGE}" in output and "1 other files are in the folder" in output
+    assert "4 files" in run()
     assert _there(folder) == {**FILES, "mine.txt": b"mine"}
-    assert not any("entity2id" in path for path in hub.asked)
-
-
-@pytest.mark.slow
-def test_a_file_that_changed_after_pinning_is_refused(hub, run, tmp_path):
-    run()
-    folder = tmp_path / "films"
-    (folder / "README.md").unlink()
-    (tmp_path / "repository" / "README.md").write_bytes(b"# other films\n")
-    output = run()
-    assert output.startswith("refused: README.md") and "remove the lock and the folder" in output
-    for content in (b"# other films\n", FILES["README.md"]):
-        assert hashlib.sha256(content).hexdigest() in output
-    assert not (folder / "README.md").exists()
-    (tmp_path / "repository" / "README.md").write_bytes(FILES["README.md"])
-    assert "downloaded now: README.md" in run()
 
 
 @pytest.mark.parametrize("name", [LARGE, "README.md"])
 def test_a_download_that_is_not_what_the_hub_lists_is_refused(hub, run, tmp_path, name):
     hub.served[Path(name).name] = b"x" * len(FILES[name])
     assert f"refused: {name}: its hash is" in run()
-    assert list(tmp_path.glob("films*")) == []
+    assert name not in _there(tmp_path / "films")
     hub.served.clear()
     assert "4 files" in run()
 
@@ -122,23 +98,20 @@ def test_a_download_that_is_not_what_the_hub_lists_is_refused(hub, run, tmp_path
 def test_an_interrupted_fetch_is_resumed(hub, run, tmp_path):
     hub.refusals[f"{COMMIT}/{LARGE}"] = (403, "")
     assert "refused: dataset owner/films: could not be fetched" in run()
-    assert not (tmp_path / "films").exists()
-    complete = [name for name in FILES if (tmp_path / "films.partial" / name).is_file()]
+    complete = [name for name in FILES if (tmp_path / "films" / name).is_file()]
     hub.refusals.clear()
     hub.asked.clear()
     assert "4 files" in run() and _there(tmp_path / "films") == FILES
     assert not [path for path in hub.asked if any(path.endswith(f"/{name}") for name in complete)]
-    assert not (tmp_path / "films.partial").exists()
 
 
 @pytest.mark.slow
 def test_patterns_and_revision_are_pinned(run, tmp_path):
     assert "2 files" in run(patterns=["*.csv"], revision="v1")
     assert set(_there(tmp_path / "films")) == {"data/entity2id.csv", LARGE}
-    assert "downloaded now: none" in run(revision=COMMIT)
-    assert "--include ['*.md']" in run(patterns=["*.md"])
-    assert f"--revision main: films.lock.json pins {COMMIT}" in run(revision="main")
-    assert "NAME model owner/films" in run(kind="model")
+    assert "2 files" in run(revision=COMMIT)
+    pinned = f"films.lock.json pins dataset owner/films at commit {COMMIT}, --include ['*.csv']"
+    assert pinned in run(patterns=["*.md"])
 
 
 @pytest.mark.parametrize(
@@ -168,16 +141,8 @@ def test_other_files_and_damaged_locks_are_left_alone(tmp_path):
     (folder / "x").write_text("mine")
     with pytest.raises(InputError, match="already contains files"):
         fetch("dataset", "owner/films", folder)
-    files = {"../x": {"size": 1, "sha256": "0"}}
-    lock = {"kind": "dataset", "name": "a/b", "revision": "main", "commit": COMMIT, "patterns": None, "files": files}
-    damaged, leading = "not a lock file of `convrec data fetch`", "films.lock.json lists '../x', which leads out"
-    for content, words in (
-        ("{", damaged),
-        ('{"kind": "dataset"}', damaged),
-        ("[]", damaged),
-        (json.dumps(lock), leading),
-    ):
+    for content in ("{", '{"kind": "dataset"}', "[]"):
         lock_path(folder).write_text(content)
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match="not a lock file of `convrec data fetch`"):
             fetch("dataset", "owner/films", folder)
     assert _there(folder) == {"x": b"mine"}

@@ -17,29 +17,24 @@ def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
     import httpx  # noqa: PLC0415  (with the hub's library)
     from huggingface_hub import constants, errors  # noqa: PLC0415  (slow)
 
-    where = f"{kind} {name}"
+    remedies = {
+        errors.GatedRepoError: "gated; accept its terms on {hub}, and give a token of that account in HF_TOKEN",
+        errors.RepositoryNotFoundError: "not found on {hub}; check the name (OWNER/NAME) and whether it is a dataset or"
+        " a model, and give HF_TOKEN if it is private",
+        errors.RevisionNotFoundError: f"it has no branch, tag or commit {revision}",
+        errors.HFValidationError: "{error}",
+    }
+    unreached = (
+        "could not be fetched from {hub} ({error}); check the network, HF_ENDPOINT, HF_HUB_OFFLINE"
+    )
     try:
         yield
-    except errors.GatedRepoError:
-        raise InputError(
-            f"{where}: gated; accept its terms on {constants.ENDPOINT}, and give a token of that account in HF_TOKEN"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise InputError(
-            f"{where}: not found on {constants.ENDPOINT}; check the name (OWNER/NAME) and whether it is a dataset or a "
-            "model, and give HF_TOKEN if it is private"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise InputError(f"{where}: it has no branch, tag or commit {revision}") from None
-    except errors.HFValidationError as error:
-        raise InputError(f"{where}: {error}") from None
-    except (httpx.HTTPError, OSError) as error:
+    except (httpx.HTTPError, OSError, errors.HFValidationError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            raise NoSpace(f"{where}: no space left on the device; free some space and fetch again") from None
-        raise InputError(
-            f"{where}: could not be fetched from {constants.ENDPOINT} ({' '.join(str(error).split())[:300]}); check "
-            "the network, HF_ENDPOINT and HF_HUB_OFFLINE, and fetch again: complete files are kept"
-        ) from None
+            raise NoSpace(f"{kind} {name}: no space left on the device; free some space and fetch again") from None
+        text = next((text for cause, text in remedies.items() if isinstance(error, cause)), unreached)
+        problem = text.format(hub=constants.ENDPOINT, error=" ".join(str(error).split())[:300])
+        raise InputError(f"{kind} {name}: {problem}") from None
 
 
 def cached_model(name: str, patterns: list[str]) -> Path:
