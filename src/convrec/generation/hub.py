@@ -24,9 +24,7 @@ def hub_errors(kind: str, name: str, revision: str) -> Iterator[None]:
         errors.RevisionNotFoundError: f"it has no branch, tag or commit {revision}",
         errors.HFValidationError: "{error}",
     }
-    unreached = (
-        "could not be fetched from {hub} ({error}); check the network, HF_ENDPOINT, HF_HUB_OFFLINE"
-    )
+    unreached = "could not be fetched from {hub} ({error}); check the network, HF_ENDPOINT, HF_HUB_OFFLINE"
     try:
         yield
     except (httpx.HTTPError, OSError, errors.HFValidationError) as error:

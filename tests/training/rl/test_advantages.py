@@ -28,18 +28,6 @@ def test_group_normalization_equals_a_loop(size, groups, ranks, data):
     torch.testing.assert_close(found, torch.tensor(_loop(returns, size), dtype=torch.float64))
 
 
-@given(st.lists(st.booleans(), min_size=8, max_size=8), st.booleans())
-def test_lists_that_are_not_kept_are_as_if_they_were_not_there(kept, scale):
-    returns = torch.rand(8, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    found = rank_advantages(returns, 4, scale=scale, kept=torch.tensor(kept))
-    for start in (0, 4):
-        rows = [start + i for i in range(4) if kept[start + i]]
-        rest = [start + i for i in range(4) if not kept[start + i]]
-        assert not found[rest].any()
-        if rows:
-            torch.testing.assert_close(found[rows], rank_advantages(returns[rows], len(rows), scale=scale))
-
-
 def test_groups_without_spread_are_zero_and_never_nan():
     assert rank_advantages(torch.full((4, 3), 0.1), 4).tolist() == [[0.0] * 3] * 4
     assert rank_advantages(torch.rand(3, 2), 1).tolist() == [[0.0] * 2] * 3

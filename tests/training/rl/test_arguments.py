@@ -1,8 +1,11 @@
-"""Options that the trainer refuses, since they would have no effect or half of one."""
+"""Options and rewards that the trainer refuses, since they would have no effect or half of one."""
 
 import pytest
 
 from convrec.training.rl.arguments import PUBLISHED, RankGRPOConfig
+from convrec.training.rl.rewards import RankReward
+from convrec.training.rl.trainer import RankGRPOTrainer
+from tests.training.rl.tiny import CATALOG
 
 
 @pytest.fixture
@@ -20,9 +23,6 @@ def config(tmp_path):
         ({"top_p": 0.9}, "top_p"),
         ({"algorithm": "ppo"}, "algorithm"),
         ({"disable_dropout": False}, "disable_dropout"),
-        ({"decay_step": 3, "decayed_learning_rate": 1e-7, "lr_scheduler_type": "linear"}, "decay_step"),
-        ({"returns": "exp"}, "return_gamma"),
-        ({"repetition_penalty": 1.2, "use_transformers_continuous_batching": True}, "repetition_penalty"),
         ({"num_iterations": 2, "save_strategy": "steps", "save_steps": 3}, "save_steps = 3 is not a multiple of 2"),
     ],
 )
@@ -31,15 +31,26 @@ def test_options_that_would_not_hold_are_refused(config, options, message):
         config(**options)
 
 
-def test_a_beam_group_spread_over_processes_is_refused(config, monkeypatch):
-    monkeypatch.setattr(RankGRPOConfig, "world_size", 2)
-    options = {"num_generations": 8, "per_device_train_batch_size": 4}
-    config(**options)
-    with pytest.raises(ValueError, match="beam_groups = True, but the 4 completions of a process are not a multiple"):
-        config(beam_groups=True, **options)
-
-
 def test_the_published_clip_ranges_are_the_defaults(config):
     for algorithm, published in PUBLISHED.items():
         found = config(algorithm=algorithm)
         assert (found.epsilon, found.epsilon_high) == (published.epsilon, published.epsilon_high)
+
+
+def test_ranks_that_disagree_are_refused(make):
+    with pytest.raises(ValueError, match="num_ranks = 2, but the rewards and the constraint have .3. ranks"):
+        make(rewards=RankReward(CATALOG, 3))
+
+
+def test_a_reference_without_weights_is_refused(make, monkeypatch):
+    """What FSDP2 would load on the first process only."""
+    launched = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="fsdp_cpu_ram_efficient_loading = true.*set it to false in the launch file"):
+        make(beta=0.1)
+
+
+def test_a_reward_without_ranks_is_refused(config):
+    with pytest.raises(ValueError, match="rank reward"):
+        RankGRPOTrainer("model", lambda **_: [0.0], config())

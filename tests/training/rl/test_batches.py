@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.training.rl.batches import begins_group, micro_batches, padding_share, trim_padding
+from convrec.training.rl.batches import begins_group, micro_batches, trim_padding
 
 
 def _rollouts(sizes, lengths, seed=0, width=4):
@@ -70,13 +70,6 @@ def test_chance_decides_which_groups_a_step_gets():
         torch.manual_seed(seed)
         firsts.add(tuple(sorted(micro_batches(batch, 2, 2)[0]["advantages"][:, 0].tolist())))
     assert len(firsts) > 5
-
-
-def test_the_share_of_padding_by_hand():
-    batch = trim_padding(_rollouts([2, 1], [3, 1]) | {"completion_mask": torch.tensor([[1, 1], [1, 0], [1, 1]])})
-    # prompts 3 + 3 + 1 of 9 tokens, or 3 + 1 of 6 where each is read once; completions 5 of 6
-    assert abs(padding_share(batch, shared=False) - 3 / 15) < 1e-6
-    assert abs(padding_share(batch, shared=True) - 3 / 12) < 1e-6
 
 
 def test_a_batch_of_empty_completions_keeps_a_column():

@@ -14,7 +14,7 @@ from convrec.training.nodes import Nodes
 from tests.training.rl.launches import accelerate, free_port, run_program
 
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
-SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
+SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3}
 
 
 def _train(command: list[str], model: Path, output: Path, python: str = sys.executable, **options) -> dict:

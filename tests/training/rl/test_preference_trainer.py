@@ -9,12 +9,9 @@ from trl import DPOConfig, DPOTrainer
 
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
-from convrec.project.errors import InputError
-from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.preference_trainer import PreferenceTrainer
-from convrec.training.rl.trainer import _Scored
 from tests.training.rl.tiny import CATALOG, NUM_RANKS, same_rows, series, tiny_trainer, varied_rows, weights
 
 
@@ -36,7 +33,7 @@ def make(tiny_model, tmp_path):
 
 def _asked(trainer, rows) -> list[list[int]]:
     """Have the trainer work on these rows; return the tokens of their prompts."""
-    trainer._scored = _Scored(rows)
+    trainer._rows = rows
     texts = [row["prompt"] for row in rows]
     return trainer._tokenizer.apply_chat_template(texts, add_generation_prompt=True, return_dict=True)["input_ids"]
 
@@ -52,7 +49,7 @@ def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeyp
     def recorded(trainer, prompt_ids, num_generations):
         lists = groups(trainer, prompt_ids, num_generations)
         texts = trainer._tokenizer.batch_decode(lists, skip_special_tokens=True)
-        prompts = [row["prompt"] for row in trainer._scored.rows[::2]]
+        prompts = [row["prompt"] for row in trainer._rows[::2]]
         answers = ([{"role": "assistant", "content": text}] for text in texts)
         pairs.extend({"prompt": prompt, "chosen": next(answers), "rejected": next(answers)} for prompt in prompts)
         return lists
@@ -75,9 +72,7 @@ def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeyp
         assert name not in start or not torch.equal(mine, start[name]), name
 
 
-@pytest.mark.parametrize(
-    "options", [{"beta": 0.1}, {"beta": 1.0, "num_generations": 4}, {"beta": 0.1, "rounds": 3}, {"adapted": True}]
-)
+@pytest.mark.parametrize("options", [{"beta": 0.1}, {"beta": 1.0, "num_generations": 4}, {"adapted": True}])
 def test_what_was_liked_comes_to_the_top(make, options):
     if options.pop("adapted", False):
         options["trl"] = {"peft_config": LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0)}
@@ -88,7 +83,7 @@ def test_what_was_liked_comes_to_the_top(make, options):
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0)):
         assert set(series(trainer, f"lists/{name}")) == {value}, name
     prompts = _asked(trainer, [trainer.train_dataset[0]] * 32)
-    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._scored.rows])
+    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._rows])
     written = super(PreferenceTrainer, trainer)._complete(prompts, 32)  # by the policy
     texts = trainer._tokenizer.batch_decode(written, skip_special_tokens=True)
     assert sum(text.startswith("Up") for text in texts) > 20  # of 32, where a third would be chance
@@ -110,34 +105,6 @@ def test_the_first_list_of_a_group_is_the_preferred_one_and_the_others_are_the_r
         assert (opening == title) == (title not in row["seen_titles"])
 
 
-def test_each_phase_of_sprec_begins_at_its_own_reference(make):
-    trainer = make(8, rows=varied_rows(), rounds=2)
-    trainer.train()
-    phases = [trainer._phase(step) for step in range(8)]
-    assert phases == [0, 0, 1, 1, 2, 2, 3, 3]
-    margins = series(trainer, "preferences/margin")
-    assert [abs(margin) < 1e-5 for margin in margins] == [True, False] * 4
-    loss, likelihood = series(trainer, "loss"), series(trainer, "preferences/likelihood")
-    for step, phase in enumerate(phases):
-        assert (loss[step] == pytest.approx(-likelihood[step], abs=1e-3)) == (phase % 2 == 0)
-
-
-def test_sprec_resumes_within_a_phase_with_its_reference(make, tmp_path):
-    options = {"rows": varied_rows(), "rounds": 2, "save_strategy": "steps", "save_steps": 1}
-    whole = make(8, folder=tmp_path / "whole", **options)
-    whole.add_callback(CompletionCallback())
-    whole.train()
-    assert last_checkpoint(tmp_path / "whole").name == "checkpoint-8"
-    for step in (3, 4):  # within the phase, and at its end
-        again = make(8, folder=tmp_path / f"again{step}", **options)
-        again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
-        for mine, other in zip(weights(again).values(), weights(whole).values(), strict=True):
-            assert torch.equal(mine, other)
-    (tmp_path / "whole" / "checkpoint-3" / "reference" / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="SPRec can continue only a checkpoint of SPRec"):
-        make(8, **options).train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -150,7 +117,6 @@ def test_sprec_resumes_within_a_phase_with_its_reference(make, tmp_path):
         ({"num_iterations": 2}, "each step needs new lists"),
         ({"steps_per_generation": 2}, "each step needs new lists"),
         ({"beam_groups": True}, "rollouts by transformers"),
-        ({"rounds": 1, "trl": {"peft_config": LoraConfig(r=2, target_modules="all-linear")}}, "train without adapters"),
     ],
 )
 def test_what_is_not_honoured_is_refused(make, options, message):

@@ -8,7 +8,6 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClas
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.generation.pretrained import load_tokenizer
-from convrec.training.embedded import END
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.logprobs import sampled_log_probs
@@ -18,7 +17,6 @@ from tests.training.rl.tiny import (
     CATALOG,
     NUM_RANKS,
     given_rollouts,
-    same_rows,
     score_again,
     series,
     tiny_trainer,
@@ -37,33 +35,6 @@ def test_rank_grpo_on_policy_with_kl_learns(make, returns):
     assert sum(hits[-5:]) / 5 > 1.5 > 1.2 > sum(hits[:2]) / 2
     assert series(trainer, "kl")[0] < 1e-3 < series(trainer, "kl")[-1]
     assert series(trainer, "lists/in_catalog")[0] > 0.9
-
-
-@pytest.mark.parametrize("algorithm", ["rank_grpo", "grpo"])
-def test_masked_truncated_lists_leave_the_group_s_mean(make, algorithm):
-    trainer = make(algorithm=algorithm, mask_truncated_completions=True, max_completion_length=5, trl={
-        "rollout_func": _truncating})  # fmt: skip
-    chosen = [trainer.train_dataset[0]] * 16  # of the second group every list is truncated
-    batch = trainer._generate_and_score_completions(chosen)
-    kept = torch.tensor([True, True, False, True, True, False, True, True] + [False] * 8)
-    assert (batch["completion_mask"].any(1) == kept).all()
-    if algorithm == "rank_grpo":
-        expected = rank_advantages(trainer.reward_funcs[0].last_relevance[kept], 6)
-    else:
-        dcg = rank_returns(trainer.reward_funcs[0].last_relevance[kept], "log")[:, :1]
-        expected = rank_advantages(dcg, 6)
-    assert expected.any()
-    torch.testing.assert_close(batch["advantages"][kept], expected)
-    assert not batch["advantages"][~kept].any()
-
-
-def _truncating(prompts, trainer):
-    """Lists of Up and Dune, which are liked, and Heat and Her, some without their end."""
-    lines = ["Up (2009)\nDune (2021)", "Heat (1995)\nDune (2021)", "Up (2009)\nDune (2021)", "Up (2009)\nHer (2013)"]
-    texts = [lines[i % 4] + (END if i < 8 and i not in (2, 5) else "") for i in range(len(prompts))]
-    asked = [trainer._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-    encode = trainer._tokenizer
-    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
 
 
 @pytest.mark.parametrize(
@@ -122,18 +93,12 @@ def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
         return [-float(len(completion[0]["content"])) for completion in completions]
 
     rewards = [RankReward(CATALOG, NUM_RANKS), GroundedReward(CATALOG, NUM_RANKS), brevity]
-    for spread in ("ranks", "sequence"):
-        options = {"reward_weights": [2.0, 0.5, 0.1], "scalar_rewards": spread, "returns": "log"}
-        trainer = make(steps=1, rewards=rewards, **options)
-        trainer.train()
-        relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))
-        scalar = 0.1 * torch.tensor(brevity(trainer.last_group()[1]))[:, None]
-        returns = rank_returns(relevance, "log")
-        if spread == "ranks":
-            expected = rank_advantages(returns + scalar / NUM_RANKS, 8)
-        else:
-            expected = rank_advantages(returns, 8) + rank_advantages(scalar, 8)
-        torch.testing.assert_close(trainer._rank_advantages(8), expected)
+    trainer = make(steps=1, rewards=rewards, reward_weights=[2.0, 0.5, 0.1], returns="log")
+    trainer.train()
+    relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))
+    scalar = 0.1 * torch.tensor(brevity(trainer.last_group()[1]))[:, None]
+    expected = rank_advantages(rank_returns(relevance, "log") + scalar / NUM_RANKS, 8)
+    torch.testing.assert_close(trainer._rank_advantages(8), expected)
 
 
 def test_a_reward_model_beside_the_rank_reward(make):
@@ -147,7 +112,7 @@ def test_a_reward_model_beside_the_rank_reward(make):
     )
     trainer.train()
     assert len(series(trainer, "rewards/judge/mean")) == 1
-    assert trainer._scored.scalars.std() > 0
+    assert trainer._scalars.std() > 0
 
 
 def test_beam_groups(make):
@@ -245,14 +210,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
     assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
-def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer = RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), train_dataset=same_rows())
-    assert trainer.args.output_dir == "model-Rank-GRPO" and trainer.args.num_ranks == 20
-
-
 def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
-    with pytest.raises(TypeError, match="args is a GRPOConfig; pass a convrec.training.rl.arguments.RankGRPOConfig"):
+    with pytest.raises(TypeError, match="args is a GRPOConfig; pass a RankGRPOConfig"):
         RankGRPOTrainer(str(tiny_model), RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))
 
 

@@ -13,7 +13,6 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
-from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.project.code import code_digest, stage_code
@@ -90,13 +89,11 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     if config.algorithm in PREFERENCES:
         kind, preferences = PreferenceConfig, config.preferences
         own = {"beta": preferences.beta or (1.0 if config.algorithm == "sdpo" else 0.1)}
-        own["rounds"] = preferences.rounds if config.algorithm == "sprec" else 0
         optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
     return kind(
         num_generations=config.group_size,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
-        scalar_rewards=config.rewards.model_spread,
         reward_weights=reward_weights,
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
@@ -132,8 +129,6 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
-    if trie is not None:
-        require_length("rank_grpo.max_completion_length", config.max_completion_length, trie, common.list_length)
     with refusals(config.rewards.model or start.model):
         kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
         trainer: RankGRPOTrainer = kind(

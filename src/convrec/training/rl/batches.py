@@ -59,17 +59,3 @@ def trim_padding(batch: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value[:, sides[name]] if name in sides and value is not None else value for name, value in batch.items()
     }
-
-
-def padding_share(batch: dict[str, Any], *, shared: bool) -> torch.Tensor:
-    """Return the share of padding among the tokens of a forward pass, 0 to 1, a scalar.
-
-    If prompts are `shared`, each group's prompt is counted once.
-    """
-    prompts, completions = batch["prompt_mask"], batch["completion_mask"]
-    if shared:
-        read = begins_group(batch["prompt_ids"], prompts)
-        tokens = (prompts.sum(1) * read).sum(), read.sum() * prompts.shape[1]
-    else:
-        tokens = prompts.sum(), prompts.numel()
-    return 1 - (tokens[0] + completions.sum()) / (tokens[1] + completions.numel())

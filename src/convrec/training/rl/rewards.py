@@ -1,6 +1,5 @@
 """Rank returns, and rewards of each rank that are computed with the catalog."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -18,7 +17,6 @@ _LIST_METRICS = {
     "lists/duplicates": "duplicates",
     "lists/seen": "seen",
 }
-_GIVEN_BY_TRL = {"prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
 
 
 def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = None) -> torch.Tensor:
@@ -147,15 +145,6 @@ class GroundedReward(RankReward):
 
 # The rewards of ranks, by the fields of `Rewards` in `project/config/rank_grpo.py` that hold their weights.
 REWARDS: dict[str, type[RankReward]] = {"relevance": RankReward, "grounded": GroundedReward}
-
-
-def required_columns(reward: Any) -> set[str]:
-    """Return the dataset columns that a reward function requires; an empty set for a reward model."""
-    if not callable(reward) or isinstance(reward, torch.nn.Module):
-        return set()
-    parameters = inspect.signature(reward).parameters.values()
-    named = {p.name for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return named - _GIVEN_BY_TRL
 
 
 def completion_text(completion: Any) -> str:

@@ -6,8 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +15,8 @@ from trl.models.utils import unwrap_model_for_generation
 
 from convrec.generation.finite import FiniteTrainer
 from convrec.training.rl.advantages import rank_advantages
-from convrec.training.rl.arguments import RankGRPOConfig
-from convrec.training.rl.batches import micro_batches, padding_share, trim_padding
-from convrec.training.rl.checks import check_inputs
+from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
+from convrec.training.rl.batches import micro_batches, trim_padding
 from convrec.training.rl.compiled import compile_layers
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.dropout import disable_dropout
@@ -36,38 +33,20 @@ from convrec.training.rl.vllm_rollouts import constrain_requests, constrained_en
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class _Scored:
-    """The rollouts of one batch while TRL's methods generate and score them.
-
-    `_generate_and_score_completions` sets `rows`, which generation reads. `_calculate_rewards` sets the rest, which
-    `_rank_advantages` reads. `last_group` returns rows and completions.
-
-    `rows` and `completions` are those of this process; the tensors cover all processes. Shape: relevance (B, N), the
-    weighted sum of the rank rewards; scalars (B, 1), the weighted sum of all other rewards; kept (B,), false for lists
-    that are left out of their group.
-    """
-
-    rows: list[dict[str, Any]]
-    completions: list[Any] = field(default_factory=list)
-    relevance: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-    scalars: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-    kept: torch.Tensor = field(default_factory=lambda: torch.zeros(0))
-
-
 class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     """A GRPOTrainer that rewards each rank of a list: Rank-GRPO (arXiv 2510.20150) and its baselines.
 
     The rank algorithms, `rank_grpo` and `rank_grpo_public`, need a rank reward (`RankReward`) among `reward_funcs`. The
-    weighted sum of the rank rewards gives the returns. `args.scalar_rewards` sets how other reward functions and
-    reward models are used. The other algorithms treat each list as one unit with TRL's own advantages.
+    weighted sum of the rank rewards gives the returns. Other reward functions and reward models give a scalar s for
+    each list, and s/N is added to the return of each rank. The other algorithms treat each list as one unit with TRL's
+    own advantages.
     Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
 
     With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
     dataset then needs the column `seen_titles`.
 
-    Raises `ValueError` or `TypeError` at construction for unsupported arguments (`check_inputs`), and
-    `NotFiniteError` in training if the loss or its gradient is not finite.
+    Raises the errors of `check_inputs` at construction, and `NotFiniteError` in training if the loss or its gradient is
+    not finite.
     """
 
     args: Any  # RankGRPOConfig, whose fields the base declares as optional
@@ -80,32 +59,26 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self,
         model: Any,
         reward_funcs: Any,
-        args: RankGRPOConfig | None = None,
+        args: RankGRPOConfig,
         constraint: RolloutConstraint | None = None,
         **kwargs: Any,
     ):
-        if args is None:
-            name = model if isinstance(model, str) else model.config.name_or_path
-            args = RankGRPOConfig(f"{Path(name).name}-Rank-GRPO")
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         check_inputs(rewards, args, constraint, kwargs)
         self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens: int | torch.Tensor = 0
-        self._scored = _Scored([])
+        self._rows: list[dict[str, Any]] = []  # of this process's last rollouts, as the completions
+        self._completions: list[Any] = []
+        self._relevance = self._scalars = torch.zeros(0)  # of all processes; see `_calculate_rewards`
         by_vllm = constraint if args.use_vllm else None
         with nullcontext() if by_vllm is None else constrained_engine(by_vllm):
             super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if by_vllm is not None:
             constrain_requests(self.vllm_generation, by_vllm)
         if self.aux_loss_enabled:
-            raise ValueError(
-                f"router_aux_loss_coef = {self.router_aux_loss_coef} of the model is not supported; set it to 0 in the "
-                "model's configuration: the loss has no router term"
-            )
-        if self._is_vlm:
-            raise ValueError("a vision-language model is not supported; give a causal language model")
+            raise ValueError("router_aux_loss_coef of the model is not supported; set it to 0 in its configuration")
         disabled = disable_dropout(self.model)
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
@@ -155,8 +128,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
 
     def last_group(self) -> tuple[list[dict], list, torch.Tensor]:
         """Return rows, completions and relevance (B, N) of this process's last rollouts."""
-        last = self.reward_funcs[self._rank_rewards[0]].last_relevance
-        return self._scored.rows, self._scored.completions, last
+        return self._rows, self._completions, self.reward_funcs[self._rank_rewards[0]].last_relevance
 
     def record_metrics(self, metrics: dict[str, Any]) -> None:
         """Add numbers to the next log, averaged over the calls until then."""
@@ -193,10 +165,10 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
-        step, rate = self.args.decay_step, self.args.decayed_learning_rate
-        if step is None or rate is None:
+        step = self.args.decay_step
+        if step is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        factor = rate / self.args.learning_rate
+        factor = self.args.decayed_learning_rate / self.args.learning_rate
         target: Any = optimizer or self.optimizer
         self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(target, lambda done: factor if done >= step else 1.0)
         return self.lr_scheduler
@@ -213,11 +185,11 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     ) -> Any:
         with self._timed("rollout"):
             if self._constraint is not None:
-                asked = prompt_ids, [row["seen_titles"] for row in self._scored.rows]
+                asked = prompt_ids, [row["seen_titles"] for row in self._rows]
                 if self.use_vllm:  # a process may send the prompts of others
                     asked = gather_object(asked[0]), gather_object(asked[1])
                 self._constraint.begin(*asked)
-            if self.use_vllm or self.use_transformers_continuous_batching:
+            if self.use_vllm:
                 return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations)
             return self._complete(prompt_ids, num_generations), None
 
@@ -282,50 +254,38 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
     ) -> torch.Tensor:
-        """Store the weighted relevance (B, N) of all processes; return TRL's rewards (B, number of functions)."""
+        """Return TRL's rewards (B, number of functions); store those of the lists of all processes.
+
+        `_relevance` (B, N) is the weighted sum of the rank rewards, `_scalars` (B, 1) that of all other rewards.
+        """
         with self._timed("reward"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-            if self.args.mask_truncated_completions:  # TRL leaves rows without any reward out of the group's mean
-                ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
-                truncated = [ids[-1] not in ends for ids in completion_ids_list]
-                rewards[gather(torch.tensor(truncated, device=rewards.device))] = torch.nan
-            scored = self._scored
-            scored.completions, scored.kept = completions, ~rewards.isnan().all(dim=1)
+            self._completions = completions
             weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
             if weighted:
-                scored.relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
-                spread = scored.relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
-                for name, values in (("reward", scored.relevance.mean(dim=0)), ("reward_std", spread)):
+                self._relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
+                spread = self._relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
+                for name, values in (("reward", self._relevance.mean(dim=0)), ("reward_std", spread)):
                     self.record_metrics(
                         {f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)}
                     )
             scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
             weights = self.reward_weights.to(rewards.device)
-            scored.scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
+            self._scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
         return rewards
 
     def _rank_advantages(self, num_generations: int) -> torch.Tensor:
         """Return the advantages of the ranks in all processes. Shape: (B, N)."""
-        args, scored = self.args, self._scored
-        returns = rank_returns(scored.relevance, args.returns, args.return_gamma)
-        scale = args.scale_rewards != "none"
-        if args.scalar_rewards == "ranks":
-            returns = returns + scored.scalars / args.num_ranks
+        args = self.args
+        returns = rank_returns(self._relevance, args.returns, args.return_gamma) + self._scalars / args.num_ranks
         flat = returns.view(-1, num_generations, returns.shape[1])
         self.record_metrics({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
-        advantages = rank_advantages(returns, num_generations, args.normalization, scale, scored.kept)
-        if args.scalar_rewards == "sequence":
-            advantages = advantages + rank_advantages(scored.scalars, num_generations, scale=scale, kept=scored.kept)
-        return advantages
+        return rank_advantages(returns, num_generations, args.normalization, args.scale_rewards != "none")
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Return TRL's batch with the ranks of the tokens (B, T) and the advantages of the ranks (B, N) added."""
-        self._scored = _Scored(inputs)
+        self._rows = inputs
         batch = super()._generate_and_score_completions(inputs)
-        if "tool_mask" in batch:
-            raise ValueError(
-                "env_mask of a rollout_func is not supported; leave it out: the policy must write every token"
-            )
         ids, mask = batch["completion_ids"], batch["completion_mask"]
         is_eos = torch.isin(ids, torch.tensor(self.eos_token_ids, device=ids.device)) & mask.bool()
         args, by_newlines = self.args, segment_ranks(ids, mask, self._newline_counts)
@@ -361,7 +321,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
             output = self._objective(logps, inputs, num_items)
         self.tokens += attention_mask.sum()
-        self.record_metrics({"padding_share": padding_share(inputs, shared=self._shared)})
         size = mask.sum().clamp(min=1)
         metrics = {**output.metrics, "entropy": ((entropies * mask).sum() / size).detach()}
         local = torch.stack([value.float() for value in (*metrics.values(), size)])
