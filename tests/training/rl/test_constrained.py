@@ -68,7 +68,7 @@ def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
     with pytest.raises(ValueError, match="num_ranks = 2, but the rewards and the constraint have .2, 3. ranks"):
         make(constraint=make_constraint(tiny_model, 3))
-    with pytest.raises(InputError, match="max_completion_length = 3, but 2 items of the catalog can take"):
+    with pytest.raises(InputError, match="max_completion_length = 3: 2 items of the catalog can take"):
         make(constraint=make_constraint(tiny_model), max_completion_length=3)
     with pytest.raises(ValueError, match="rollout_func is not supported here"):
         make(constraint=make_constraint(tiny_model), trl={"rollout_func": lambda prompts, trainer: {}})

@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, write_model
-from convrec.generation.list_lengths import require_length, warn_if_cut
+from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
@@ -119,12 +119,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         _copy_pretrained(params.base_model, paths)
     trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
-    size, length = params.common.list_length, params.rank_grpo.max_completion_length
-    # These stages come hours later.
-    warn_if_cut("evaluate.max_completion_length", params.evaluate.max_completion_length, catalog, tokenizer, size)
-    if params.rank_grpo.constrained and params.rank_grpo.start == "sft":
-        require_length("rank_grpo.max_completion_length", length, catalog_trie(catalog, tokenizer), size)
-    else:
-        warn_if_cut("rank_grpo.max_completion_length", length, catalog, tokenizer, size)
+    if params.rank_grpo.constrained and params.rank_grpo.start == "sft":  # that stage comes hours later
+        trie, length = catalog_trie(catalog, tokenizer), params.rank_grpo.max_completion_length
+        require_length("rank_grpo.max_completion_length", length, trie, params.common.list_length)
     num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
     write_json(paths.metrics("base_model"), {"megabytes": num_bytes / 1e6})
