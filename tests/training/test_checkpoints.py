@@ -1,7 +1,6 @@
 """Checkpoints: what is resumed and why not, in one process and in several, and what is kept aside if damaged."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from convrec.training.checkpoints import (
     best_checkpoint,
     complete_checkpoints,
     last_checkpoint,
-    mark_finished,
-    record_parameters,
     set_damaged_aside,
 )
 from tests.registry.tracking.server import free_port
@@ -90,38 +87,17 @@ def test_a_file_of_a_folder_in_a_checkpoint_counts(tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint-1"
 
 
-def _interrupted(folder: Path, parameters: dict) -> Path:
+def _interrupted(folder: Path) -> Path:
     """Make a training that stopped after a checkpoint."""
-    record_parameters(folder, parameters)
-    (folder / "checkpoint-4").mkdir()
+    (folder / "checkpoint-4").mkdir(parents=True)
     (folder / "checkpoint-4" / "complete").write_text("{}")
     (folder / "checkpoint-4" / "trainer_state.json").write_text('{"best_global_step": null}')
     return folder
 
 
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        ({"num_processes": 4, "lora": None, "batch_size": 8}, "num_processes was 2, batch_size was 16"),
-        ({"num_processes": 2, "lora": None, "batch_size": 16}, "its inputs were others"),
-    ],
-)
-def test_a_new_training_tells_why_an_interrupted_one_is_not_resumed(tmp_path, caplog, parameters, reason):
-    caplog.set_level(logging.INFO)
-    old = _interrupted(tmp_path / "old", {"num_processes": 2, "lora": None, "batch_size": 16})
-    new = tmp_path / "new"
-    record_parameters(new, parameters)
-    (message,) = caplog.messages
-    assert message == f"the interrupted training in {old} is not resumed, a new one starts: {reason}"
-    record_parameters(new, parameters)
-    mark_finished(old, old / "final", "code")
-    record_parameters(tmp_path / "third", parameters)
-    assert caplog.messages == [message], "only when it starts, and of no finished training"
-
-
 @pytest.mark.slow
 def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
-    folder = _interrupted(tmp_path / "checkpoints" / "key", {})
+    folder = _interrupted(tmp_path / "checkpoints" / "key")
     own = [tmp_path / "node-0", tmp_path / "node-1"]
     port, pair = free_port(), []
     for rank, place in enumerate(own):

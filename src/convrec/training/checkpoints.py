@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 _FINISHED = "finished.json"
 _COMPLETE = "complete"
 _STATE = "trainer_state.json"
-_PARAMETERS = "parameters.json"
 
 
 def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Path]) -> Path:
@@ -56,36 +55,7 @@ def finished_model(folder: Path, code: str) -> Path | None:
 
 def _read_finished(folder: Path) -> dict[str, Any]:
     marker = folder / _FINISHED
-    try:
-        return dict(json.loads(marker.read_text(encoding="utf-8"))) if marker.is_file() else {}
-    except ValueError:  # cut short, or written by an earlier version: trained again
-        return {}
-
-
-def clear_finished(folder: Path) -> None:
-    """Remove the folder of a finished training, which is trained again because its code has changed."""
-    if (folder / _FINISHED).exists():
-        shutil.rmtree(folder)
-
-
-def record_parameters(folder: Path, parameters: dict[str, Any]) -> None:
-    """Write the parameters of `training_folder` into a new folder; log which ones keep an older training from resuming.
-
-    One process calls this, before the training.
-    """
-    clear_finished(folder)
-    file = folder / _PARAMETERS
-    if file.is_file():
-        return
-    write_text(file, json.dumps(parameters))
-    values = json.loads(file.read_text(encoding="utf-8"))
-    for other in folder.parent.glob(f"*/{_PARAMETERS}"):
-        if other == file or (other.parent / _FINISHED).exists() or last_checkpoint(other.parent) is None:
-            continue
-        theirs = json.loads(other.read_text(encoding="utf-8"))
-        changed = [f"{name} was {theirs.get(name)}" for name in values if theirs.get(name) != values[name]]
-        reason = ", ".join(changed) or "its inputs were others"
-        logger.info("the interrupted training in %s is not resumed, a new one starts: %s", other.parent, reason[:500])
+    return dict(json.loads(marker.read_text(encoding="utf-8"))) if marker.is_file() else {}
 
 
 def prepare_folder(folder: Path) -> Path | None:
@@ -97,7 +67,8 @@ def prepare_folder(folder: Path) -> Path | None:
     state = PartialState()
     with state.main_process_first():
         if state.is_main_process:
-            clear_finished(folder)
+            if (folder / _FINISHED).exists():  # it is trained again, because its code has changed
+                shutil.rmtree(folder)
             set_damaged_aside(folder)
             folder.mkdir(parents=True, exist_ok=True)
     seen = gather_object([(str(folder), folder.is_dir(), last_checkpoint(folder))])
@@ -179,31 +150,17 @@ def _is_complete(checkpoint: Path) -> bool:
     return (checkpoint / _COMPLETE).is_file() and find_damage(checkpoint) is None
 
 
-def _set_aside(checkpoint: Path) -> bool:
-    """Rename a checkpoint and log a warning if it is damaged; return whether it is."""
-    damage = find_damage(checkpoint)
-    if damage is None:
-        return False
-    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-    if aside.exists():
-        shutil.rmtree(aside)
-    checkpoint.rename(aside)
-    logger.warning("%s is damaged (%s); renamed to %s, an older checkpoint is used", checkpoint, damage, aside.name)
-    return True
-
-
 def set_damaged_aside(folder: Path) -> None:
-    """Rename damaged checkpoints that would be resumed, or become the model, to `damaged-checkpoint-STEP`.
+    """Rename damaged checkpoints that were complete to `damaged-checkpoint-STEP`.
 
     One process must call this before any process looks for a checkpoint.
     """
-    written = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if (path / _COMPLETE).is_file()]
-    for checkpoint in sorted(written, key=lambda path: _step(path.name), reverse=True):
-        if not _set_aside(checkpoint):
-            best = _best(folder, checkpoint)
-            if best is not None and best in written:
-                _set_aside(best)
-            return
+    for marker in list(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_COMPLETE}")):
+        if damage := find_damage(marker.parent):
+            aside = folder / f"damaged-{marker.parent.name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            marker.parent.rename(aside)
+            logger.warning("%s is damaged (%s); renamed to %s, and not used", marker.parent, damage, aside.name)
 
 
 def has_ended(checkpoint: Path, stop_step: int | None = None) -> bool:
@@ -230,11 +187,5 @@ def last_checkpoint(folder: Path) -> Path | None:
 def best_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None."""
     last = last_checkpoint(folder)
-    best = _best(folder, last) if last else None
-    return best if best and _is_complete(best) else None
-
-
-def _best(folder: Path, checkpoint: Path) -> Path | None:
-    """Return the path of the checkpoint with the best validation, as recorded in `checkpoint`'s trainer state."""
-    step = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["best_global_step"]
-    return folder / f"{PREFIX_CHECKPOINT_DIR}-{step}" if step else None
+    step = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"] if last else None
+    return complete_checkpoints(folder).get(step)

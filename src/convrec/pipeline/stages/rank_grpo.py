@@ -33,7 +33,6 @@ from convrec.training.checkpoints import (
     last_checkpoint,
     mark_finished,
     prepare_folder,
-    record_parameters,
     training_folder,
 )
 from convrec.training.launch import is_main_process
@@ -180,11 +179,6 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     return chosen
 
 
-def _checkpoint_parameters(params: Params) -> dict[str, Any]:
-    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
-    return {**params.rank_grpo.of_the_updates(), **shared}
-
-
 def find_start(params: Params, paths: Paths) -> Start:
     """Return the starting point that the parameters name."""
     from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
@@ -197,7 +191,9 @@ def checkpoint_folder(params: Params, paths: Paths, start: Start | None = None) 
     start = start or find_start(params, paths)
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
     inputs = [*given, paths.split("train"), paths.catalog]
-    return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
+    parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
+    parameters["repetition_penalty"] = params.common.repetition_penalty
+    return training_folder("rank_grpo", parameters, inputs)
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
@@ -209,8 +205,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
     checkpoint = finished_model(folder, code)
     if checkpoint is None:
-        if is_main_process():
-            record_parameters(folder, _checkpoint_parameters(params))
         checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return

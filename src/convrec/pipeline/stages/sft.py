@@ -18,7 +18,7 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
 from convrec.training.callbacks import HistoryCallback, read_history
-from convrec.training.checkpoints import finished_model, mark_finished, record_parameters, training_folder
+from convrec.training.checkpoints import finished_model, mark_finished, training_folder
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 
@@ -74,14 +74,10 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
     return saved, tokenizer
 
 
-def _checkpoint_parameters(params: Params) -> dict[str, Any]:
-    return {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
-
-
 def checkpoint_folder(params: Params, paths: Paths) -> Path:
     """Return where a training with these parameters and the present inputs keeps its checkpoints."""
-    inputs = [paths.model("base"), paths.demonstration("train")]
-    return training_folder("sft", _checkpoint_parameters(params), inputs)
+    parameters = {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
+    return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
@@ -90,8 +86,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
     saved = finished_model(folder, code)
     if saved is None:
-        if is_main_process():
-            record_parameters(folder, _checkpoint_parameters(params))
         frame = read_rows(paths.demonstration("train"))
         saved, _ = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
     if not is_main_process():
