@@ -35,7 +35,6 @@ from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
 from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.preloaded import preloaded_environment
-from tests.security.hostile import Mark
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 SECRETS = {
@@ -281,18 +280,6 @@ def scratch(project, trained, tmp_path, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_a_foreign_checkpoint_is_refused_in_words(project, scratch, tmp_path):
-    foreign, marker = tmp_path / "checkpoint-2", tmp_path / "unpickled"
-    shutil.copytree(next((project / "checkpoints" / "rank_grpo").glob("*/checkpoint-2")), foreign)
-    torch.save({"state": Mark(marker)}, foreign / "optimizer.pt")
-    (foreign / "complete").unlink()  # other trainers write none
-    set_params(scratch, {"rank_grpo": {"start": str(foreign)}})
-    result = run_in(scratch, sys.executable, "-m", "convrec.cli", "run", "rank_grpo", check=False)
-    assert result.returncode == 2 and "holds more than tensors and numbers" in result.stderr
-    assert "Traceback" not in result.stderr and not marker.exists()
-
-
 def _run_names(project: Path) -> Counter[str | None]:
     """Return how many MLflow runs have each name."""
     runs = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db").search_runs(["1"])
@@ -348,7 +335,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
         "max_steps": 2,
     }
     result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
-    assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
+    assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}," in result.stderr
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
     assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from mlflow.models import Model
-from safetensors.torch import save_file
 
 from convrec.classical.embedding import SentenceEmbedder
 from convrec.data.catalog_files import read_raw_rows
@@ -18,7 +17,6 @@ from convrec.generation.model_folders import check_model
 from convrec.generation.pretrained import load_model
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
-from convrec.training.start import resolve_start
 from tests.classical.test_embedding import _make_model
 from tests.registry.registered import SETTINGS
 from tests.security.hostile import Mark, hostile_pickle
@@ -82,8 +80,6 @@ def test_a_model_with_pickled_weights_alone_is_refused(tmp_path, marker, name):
         load_model(folder)
     with pytest.raises(InputError, match=r"lacks \*.safetensors"):
         check_model(folder, "--model")
-    with pytest.raises(InputError, match=r"lacks \*.safetensors"):
-        resolve_start(str(folder), Path("models/sft"), 10, pytest.fail)
     assert not marker.exists()
 
 
@@ -158,20 +154,3 @@ def test_a_foreign_checkpoint_runs_nothing(checkpoint, tmp_path, marker, name, f
     except pickle.UnpicklingError as error:
         assert "Weights only load failed" in str(error)
     assert not marker.exists()
-
-
-def test_a_checkpoint_of_deepspeed_is_continued_in_the_project_s_own_folder_alone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for folder in ("elsewhere/checkpoint-2", "checkpoints/rank_grpo/x/checkpoint-2"):
-        (tmp_path / folder / "global_step2").mkdir(parents=True)
-        save_file({"weight": torch.zeros(8)}, tmp_path / folder / "model.safetensors")
-        for name in ("scheduler.pt", "rng_state_0.pth"):
-            torch.save({}, tmp_path / folder / name)
-        (tmp_path / folder / "trainer_state.json").write_text('{"global_step": 2}')
-    with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
-        resolve_start("elsewhere/checkpoint-2", Path("models/sft"), 10, pytest.fail)
-    (tmp_path / "checkpoints" / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="DeepSpeed's checkpoints are pickles"):
-        resolve_start("checkpoints/link/checkpoint-2", Path("models/sft"), 10, pytest.fail)
-    own = "checkpoints/rank_grpo/x/checkpoint-2"
-    assert resolve_start(own, Path("models/sft"), 10, pytest.fail).checkpoint == Path(own)

@@ -25,7 +25,6 @@ from convrec.project.table import TextTable
 from convrec.registry.tracking import Run, data_tags, group_run
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import last_checkpoint
-from convrec.training.start import Start
 
 START = "sft"  # the model that every run starts from, a row of the table
 _GROUP = "comparison"
@@ -58,7 +57,7 @@ def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None)
 
 
 def _train(params: Params, folder: Path, record: Run, paths: Paths) -> tuple[Path, Any]:
-    checkpoint = align(params, paths, Start(str(paths.model(START))), folder, record)
+    checkpoint = align(params, paths, str(paths.model(START)), folder, record)
     return checkpoint, load_tokenizer(paths.model(START), trust_remote_code=params.base_model.trust_remote_code)
 
 

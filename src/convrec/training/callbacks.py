@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from convrec.project.atomic import write_text
 from convrec.project.stage_record import progress
@@ -93,8 +92,6 @@ class ValidationCallback(TrainerCallback):
         return metrics[f"validation/{self._metric}"]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        if not (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}").is_dir():
-            state.best_metric = state.best_global_step = None  # it refers to the folder that the checkpoint came from
         if state.global_step == 0:
             self._run(model, state)
 

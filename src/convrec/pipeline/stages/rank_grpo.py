@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 from datasets import Dataset
@@ -13,6 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
+from convrec.generation.model_folders import check_model
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.project.code import code_digest, stage_code
@@ -43,7 +43,6 @@ from convrec.training.rl.rewards import REWARDS
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
 from convrec.training.rl.validation import make_measure
-from convrec.training.start import Start, resolve_start
 from convrec.training.stopping import stoppable
 
 logger = logging.getLogger(__name__)
@@ -106,7 +105,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     )
 
 
-def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run) -> Path:
+def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
     The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
@@ -114,9 +113,9 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
     trust = params.base_model.trust_remote_code
-    for model in filter(None, (start.model, config.rewards.model)):
+    for model in filter(None, (start, config.rewards.model)):
         load_config(model, trust_remote_code=trust)
-    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
+    tokenizer = load_tokenizer(start, trust_remote_code=trust)
     if tokenizer.chat_template is None:
         raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
@@ -128,10 +127,10 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
-    with refusals(config.rewards.model or start.model):
+    with refusals(config.rewards.model or start):
         kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
         trainer: RankGRPOTrainer = kind(
-            start.model,
+            start,
             rewards,
             arguments,
             None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
@@ -160,15 +159,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     )
     trainer.add_callback(CompletionCallback())
     if own is None or not has_ended(own):
-        checkpoint = own or start.checkpoint
-        try:
-            with stoppable(trainer, every=config.num_iterations):
-                trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except UnpicklingError as error:  # raised by torch before anything in the file runs
-            raise InputError(
-                f"{checkpoint}: a file of it holds more than tensors and numbers ({str(error).splitlines()[0][:200]}); "
-                "continue a checkpoint that this project wrote, or start from its model alone"
-            ) from None
+        with stoppable(trainer, every=config.num_iterations):
+            trainer.train(resume_from_checkpoint=str(own) if own else None)
     trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
     chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
     chosen = chosen or last_checkpoint(folder)
@@ -179,17 +171,33 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     return chosen
 
 
-def find_start(params: Params, paths: Paths) -> Start:
-    """Return the starting point that the parameters name."""
-    from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+def find_start(params: Params, paths: Paths) -> str:
+    """Return the model that `rank_grpo.start` names: a folder, or a name on the Hugging Face hub.
 
-    return resolve_start(params.rank_grpo.start, paths.model("sft"), params.rank_grpo.max_steps, download_checkpoint)
+    Raises `InputError` for a folder that does not exist or lacks a required file.
+    """
+    start = params.rank_grpo.start
+    if start == "sft":
+        return str(paths.model("sft"))
+    if start.startswith("models:/"):
+        from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+
+        model = str(download_checkpoint(start))
+    elif Path(start).is_dir():
+        check_model(Path(start), f"rank_grpo.start = {start!r}", params.base_model.trust_remote_code)
+        model = start
+    elif start.count("/") != 1 or start.startswith(("/", ".")):
+        raise InputError(f"rank_grpo.start = {start!r}: no such folder")
+    else:
+        model = start
+    logger.info("starting from the weights of %s, with a new optimizer and schedule, at step 0", start)
+    return model
 
 
-def checkpoint_folder(params: Params, paths: Paths, start: Start | None = None) -> Path:
+def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     start = start or find_start(params, paths)
-    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
+    given = [Path(start)] if Path(start).is_dir() else []
     inputs = [*given, paths.split("train"), paths.catalog]
     parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
     parameters["repetition_penalty"] = params.common.repetition_penalty
@@ -210,8 +218,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         return
     logger.info("the model is that of checkpoint %s", checkpoint)
     trust = params.base_model.trust_remote_code
-    tokenizer = load_tokenizer(start.model, trust_remote_code=trust)
-    export_model(checkpoint, start.model, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
+    tokenizer = load_tokenizer(start, trust_remote_code=trust)
+    export_model(checkpoint, start, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
     widest = max(common.cutoffs)
     shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), shown, paths)
