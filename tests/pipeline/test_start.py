@@ -13,8 +13,8 @@ from tests.service.recommending import save_model
 
 def _find(start: str) -> str:
     params = load_params()
-    params.rank_grpo.start = start
-    return find_start(params, Paths())
+    rank_grpo = params.rank_grpo.model_copy(update={"start": start})
+    return find_start(params.model_copy(update={"rank_grpo": rank_grpo}), Paths())
 
 
 def test_the_stage_s_model_a_name_of_the_hub_and_a_folder(tmp_path, caplog):

@@ -83,19 +83,3 @@ def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatc
     for name in ("loss", "grad_norm", "entropy", "mean_token_accuracy", "num_tokens"):
         values = [[row[name] for row in rows if name in row] for rows in (packed, padded)]
         assert values[0] == pytest.approx(values[1], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_a_training_stopped_within_an_epoch_goes_on_to_the_same_weights(tmp_path):
-    at_once = train_tiny(make_tiny(), tmp_path / "at once", rows=RAGGED)
-    train_tiny(make_tiny(), tmp_path / "stopped", rows=RAGGED, stop=4)  # of the six steps of an epoch
-    resumed = train_tiny(make_tiny(), tmp_path / "stopped", rows=RAGGED)
-    assert (resumed / "model.safetensors").read_bytes() == (at_once / "model.safetensors").read_bytes()
-
-
-def test_a_padded_training_says_why(tmp_path, caplog):
-    caplog.set_level("INFO")
-    model = make_tiny()
-    model.set_attn_implementation("eager")
-    train_tiny(model, tmp_path, stop=1)
-    assert "batches are padded: attn_implementation is 'eager', not 'sdpa'" in caplog.text

@@ -9,30 +9,10 @@ from transformers import TrainingArguments
 from convrec.project.device import pick_device
 
 
-def shared_arguments(
-    folder: Path,
-    seed: int,
-    device: str,
-    bf16: bool,
-    *,
-    learning_rate: float,
-    lr_scheduler_type: str,
-    warmup_steps: float,
-    adam_beta1: float,
-    adam_beta2: float,
-    weight_decay: float,
-    max_grad_norm: float,
-    per_device_train_batch_size: int,
-    gradient_accumulation_steps: int,
-    logging_steps: int,
-    save_steps: int,
-    save_total_limit: int,
-    gradient_checkpointing: bool,
-) -> dict[str, Any]:
-    """Return the keyword arguments of a TRL config for the project's optimisation parameters.
+def shared_arguments(folder: Path, seed: int, device: str, bf16: bool, **optimization: Any) -> dict[str, Any]:
+    """Return the keyword arguments of a TRL config; `optimization` holds the fields of `config.Optimization`.
 
-    `save_steps` and `logging_steps` count optimiser steps. TRL's reporting integrations are off, because the project's
-    callbacks record the metrics. bf16 applies on GPUs only.
+    TRL's reporting integrations are off, because the project's callbacks record the metrics. bf16 applies on GPUs only.
     """
     on_cpu = pick_device(device) == "cpu"
     return {
@@ -40,23 +20,11 @@ def shared_arguments(
         "seed": seed,
         "use_cpu": on_cpu,
         "bf16": bf16 and torch.cuda.is_available() and not on_cpu,
-        "learning_rate": learning_rate,
-        "lr_scheduler_type": lr_scheduler_type,
-        "warmup_steps": warmup_steps,
-        "adam_beta1": adam_beta1,
-        "adam_beta2": adam_beta2,
-        "weight_decay": weight_decay,
-        "max_grad_norm": max_grad_norm,
-        "per_device_train_batch_size": per_device_train_batch_size,
-        "gradient_accumulation_steps": gradient_accumulation_steps,
-        "gradient_checkpointing": gradient_checkpointing,
-        "logging_steps": logging_steps,
         "logging_nan_inf_filter": False,  # the filter would replace a loss that is not finite by an earlier one
-        "save_steps": save_steps,
-        "save_total_limit": save_total_limit,
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,
+        **optimization,
     }
 
 

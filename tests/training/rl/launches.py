@@ -1,20 +1,13 @@
 """Programs that train in processes of their own."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.registry.tracking.server import free_port
 from tests.small_project import ROOT
-
-
-def free_port() -> int:
-    """Return a free port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def accelerate(config: str, processes: int, folder: Path, *, on_cpu: bool, node: Sequence[str] = ()) -> list[str]:

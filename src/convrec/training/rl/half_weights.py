@@ -72,8 +72,6 @@ class MasterAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        if _MASTERS not in state_dict:  # a checkpoint of a training with float32 weights
-            return
         for (_, master), saved in zip(self._pairs, state_dict[_MASTERS], strict=True):
             master.copy_(saved)
         self._copy()

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 
 
-def newline_counts(tokenizer: Any, delimiter: str = "\n") -> torch.Tensor:
-    """Return the number of delimiters in the text of each token.
+def newline_counts(tokenizer: Any) -> torch.Tensor:
+    """Return the number of newlines in the text of each token.
 
     Shape: (vocab,), int64; 0 for ids without a token.
     """
     size = max(tokenizer.get_vocab().values()) + 1
     texts = tokenizer.batch_decode([[token] for token in range(size)], skip_special_tokens=True)
-    return torch.tensor([text.count(delimiter) for text in texts], dtype=torch.long)
+    return torch.tensor([text.count("\n") for text in texts], dtype=torch.long)
 
 
 def segment_ranks(

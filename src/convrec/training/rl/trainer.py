@@ -157,12 +157,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             optimizer = self.optimizer = MasterAdamW(optimizer, self._masters)
         return optimizer
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        with torch.no_grad():  # the optimizer's state, if there is one, then restores the masters exactly
-            for own, master in self._masters.items():
-                master.copy_(own)
-
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Return TRL's schedule, or with `decay_step` a constant rate that is lower from that step on."""
         step = self.args.decay_step
