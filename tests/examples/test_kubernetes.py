@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from convrec.pipeline.commands.stage import STAGES
 from convrec.project.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE
-from convrec.training.nodes import Nodes, read_nodes
+from convrec.training.launch import Nodes, read_nodes
 
 pytestmark = pytest.mark.nightly
 

@@ -17,8 +17,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import inside, is_below
 from convrec.project.yaml import read_yaml
 from convrec.registry.versions import read_version
-from convrec.training.launch import launch
-from convrec.training.nodes import Nodes
+from convrec.training.launch import Nodes, launch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
 

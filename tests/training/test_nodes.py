@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from convrec.project.errors import InputError, Unavailable
-from convrec.training.launch import launch
-from convrec.training.nodes import Nodes, read_nodes
+from convrec.training.launch import Nodes, launch, read_nodes
 from tests.registry.tracking.server import free_port
 from tests.small_project import make_project, set_params
 

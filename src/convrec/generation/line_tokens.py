@@ -132,13 +132,8 @@ def _check_tokens(lines: Sequence[str], rows: Sequence[LineTokens], tokenizer: A
     texts = [
         _decode(tokenizer, [[*row.first_before_newline, *row.later_at_end] for row in rows]),
         _decode(tokenizer, [list(row.first_at_end) for row in rows]),
+        _decode(tokenizer, [[*row.first_before_newline, *row.later_before_newline] for row in rows]),
     ]
-    (whole,) = _decode(tokenizer, [[token for row in rows for token in row.later_before_newline]])
-    if whole == "".join(f"{line}\n" for line in lines):
-        texts.append([f"{line}\n{line}\n" for line in lines])
-    else:  # to tell which
-        twice = [[*row.first_before_newline, *row.later_before_newline] for row in rows]
-        texts.append(_decode(tokenizer, twice))
     wrong = [
         line
         for line, *decoded in zip(lines, *texts, strict=True)

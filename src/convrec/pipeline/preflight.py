@@ -21,7 +21,7 @@ from convrec.project.errors import InputError, Unavailable
 from convrec.project.machine import GIB, gpu_bytes, gpu_names
 from convrec.project.paths import Paths
 from convrec.project.table import TextTable
-from convrec.training.nodes import read_nodes
+from convrec.training.launch import read_nodes
 
 if TYPE_CHECKING:
     from convrec.pipeline.trial import Trial

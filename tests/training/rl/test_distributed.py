@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from convrec.training.nodes import Nodes
+from convrec.training.launch import Nodes
 from tests.registry.tracking.server import free_port
 from tests.training.rl.launches import accelerate, run_program
 

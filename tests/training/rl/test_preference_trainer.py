@@ -103,22 +103,3 @@ def test_the_first_list_of_a_group_is_the_preferred_one_and_the_others_are_the_r
         title = row["groundtruth"][0]["title"]
         opening = trainer._tokenizer.decode(lists[first]).split(" (")[0]
         assert (opening == title) == (title not in row["seen_titles"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"algorithm": "rank_grpo"}, "use 'grpo'"),
-        ({"beta": 0.0}, "beta above 0"),
-        (
-            {"num_generations": 4, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2},
-            "not a multiple of",
-        ),
-        ({"num_iterations": 2}, "each step needs new lists"),
-        ({"steps_per_generation": 2}, "each step needs new lists"),
-        ({"beam_groups": True}, "rollouts by transformers"),
-    ],
-)
-def test_what_is_not_honoured_is_refused(make, options, message):
-    with pytest.raises(ValueError, match=message):
-        make(**options)

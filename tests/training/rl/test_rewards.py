@@ -41,7 +41,6 @@ def test_reward_keeps_ranks_in_place():
     reward = RankReward(catalog, num_ranks=4)
     completion = [{"role": "assistant", "content": "Nowhere (2000)\nHeat (1995)\nUp (2009)\nDune (2020)"}]
     truth = [{"title": "heat", "year": 1995}, {"title": "Up", "year": 2009}, {"title": "Dune", "year": 2021}]
-    assert reward.relevance([completion], [truth], [["Up"]]).tolist() == [[0, 1, 0, 1]]
     logged = {}
     dcg = reward([completion], [truth], [["Up"]], prompts=None, log_metric=logged.__setitem__)
     assert dcg == pytest.approx([1 / math.log2(3) + 1 / math.log2(5)])

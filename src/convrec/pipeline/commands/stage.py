@@ -15,8 +15,7 @@ from convrec.project.errors import InputError, Stopped, is_out_of_memory
 from convrec.project.locks import hold_stage
 from convrec.project.paths import Paths
 from convrec.project.stage_record import recorded
-from convrec.training.launch import end_processes, is_main_process, launch
-from convrec.training.nodes import Nodes, read_nodes
+from convrec.training.launch import Nodes, end_processes, is_main_process, launch, read_nodes
 
 if TYPE_CHECKING:
     from convrec.project.config.base import Section

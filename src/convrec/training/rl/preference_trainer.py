@@ -20,33 +20,13 @@ from convrec.training.rl.trainer import RankGRPOTrainer
 class PreferenceConfig(RankGRPOConfig):
     """The options of `PreferenceTrainer`. `beta` is β of the DPO loss.
 
-    A group of `num_generations` lists is one preferred list and `num_generations - 1` rejected ones.
-
-    Raises `ValueError` for options that split a group, use it twice, or are not supported.
+    A group of `num_generations` lists is one preferred list and `num_generations - 1` rejected ones. The lists of a
+    group share a micro-batch, each step needs new lists, and transformers writes them in one process: the section
+    `rank_grpo` of the parameters is checked for that.
     """
 
     algorithm: Algorithm = "grpo"  # a list is one unit
     beta: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.by_rank or not self.beta:
-            raise ValueError(f"algorithm = {self.algorithm!r}, beta = {self.beta}; use 'grpo' and a beta above 0")
-        if self.per_device_train_batch_size % (self.num_generations or 1):
-            raise ValueError(
-                f"per_device_train_batch_size = {self.per_device_train_batch_size} is not a multiple of "
-                f"num_generations = {self.num_generations}; change one: the lists of a prompt share a forward pass"
-            )
-        if self.num_iterations != 1 or self.steps_per_generation != self.gradient_accumulation_steps:
-            raise ValueError(
-                f"num_iterations = {self.num_iterations} and steps_per_generation = {self.steps_per_generation} are "
-                f"not supported; set 1 and {self.gradient_accumulation_steps}: each step needs new lists"
-            )
-        if self.world_size > 1 or self.use_vllm or self.beam_groups:
-            raise ValueError(
-                f"world_size = {self.world_size}, use_vllm = {self.use_vllm}, beam_groups = {self.beam_groups}; "
-                "preferences are trained in one process with rollouts by transformers: set 1, False and False"
-            )
 
 
 class PreferenceTrainer(RankGRPOTrainer):

@@ -74,15 +74,6 @@ class RankReward:
         self.catalog, self.num_ranks, self.year_tolerance = catalog, num_ranks, year_tolerance
         self.last_relevance = torch.zeros(0, num_ranks)  # of the last call; shape (B, N), float32
 
-    def relevance(
-        self,
-        completions: Sequence[Any],
-        groundtruth: Sequence[Sequence[Any]],
-        seen_titles: Sequence[Sequence[str]],
-    ) -> torch.Tensor:
-        """Return the relevance of every rank, 0 or 1. Shape: (B, N), float32."""
-        return self._judge(completions, groundtruth, seen_titles)[0]
-
     def _judge(
         self,
         completions: Sequence[Any],
