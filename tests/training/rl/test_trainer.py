@@ -185,29 +185,19 @@ def test_an_epoch_has_the_same_order_when_training_starts_in_it(make):
     assert orders[0] != orders[1] == orders[2]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch, bad):
+def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch):
     trainer = make(steps=4, save_strategy="steps", save_steps=1)
     real = trainer_module.rank_grpo_loss
 
     def spoilt(*arguments, **options):
         output = real(*arguments, **options)
-        return output._replace(loss=output.loss * bad) if trainer.state.global_step == 2 else output
+        return output._replace(loss=output.loss * float("nan")) if trainer.state.global_step == 2 else output
 
     monkeypatch.setattr(trainer_module, "rank_grpo_loss", spoilt)
     with pytest.raises(FloatingPointError, match="after step 2.*Lower learning_rate"):
         trainer.train()
     saved = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in saved.values())
-
-
-def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
-    trainer = make()
-    before = weights(trainer)
-    trainer.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda grad: grad * float("nan"))
-    with pytest.raises(FloatingPointError, match="gradient's norm is nan"):
-        trainer.train()
-    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
 def test_the_arguments_of_trl_are_refused(tiny_model, tmp_path):
