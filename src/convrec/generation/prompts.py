@@ -3,7 +3,6 @@
 import logging
 import re
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -59,7 +58,13 @@ class PromptBuilder:
 
         `room` lowers the limit of this one prompt, in tokens; it is at least `least`.
         """
-        return self._limited(build_prompt(messages, self._instruction, self._list_length), room)
+        prompt = build_prompt(messages, self._instruction, self._list_length)
+        self.built += 1
+        limit = min((limit for limit in (self._max_length, room) if limit is not None), default=None)
+        if limit is None or self._fits(prompt, limit):
+            return prompt
+        self.cut += 1
+        return self._cut_text(prompt[0], limit) if len(prompt) == 1 else self._cut_messages(prompt, limit)
 
     def completion_length(self, completion: str) -> int:
         """Return the tokens that an answer adds to its prompt, the template's end of it included."""
@@ -71,14 +76,6 @@ class PromptBuilder:
         if self.cut:
             logger.info("%d of %d prompts of %s were cut to their last turns", self.cut, self.built, what)
         return self.cut / max(1, self.built)
-
-    def _limited(self, prompt: Prompt, room: int | None) -> Prompt:
-        self.built += 1
-        limit = min((limit for limit in (self._max_length, room) if limit is not None), default=None)
-        if limit is None or self._fits(prompt, limit):
-            return prompt
-        self.cut += 1
-        return self._cut_text(prompt[0], limit) if len(prompt) == 1 else self._cut_messages(prompt, limit)
 
     def _cut_text(self, message: dict[str, str], limit: int) -> Prompt:
         """Return the prompt of one message that holds its front and all turns."""
@@ -93,11 +90,7 @@ class PromptBuilder:
         def prompt_with(turns: str) -> Prompt:
             return [{"role": role, "content": front + turns}]
 
-        starts = deque([0], maxlen=limit)  # a turn has a token or more, so that no more turns than tokens fit
-        tail = max(0, len(body) - limit * self._longest)  # what comes before it cannot stay
-        starts.extend(match.end() for match in boundary.finditer(body, tail))
-        if len(starts) == 1:  # the last turn may have begun before
-            starts.extend(match.end() for match in boundary.finditer(body))
+        starts = [0, *(match.end() for match in boundary.finditer(body))][-limit:]  # a turn has a token or more
         prompt = self._first_that_fits(starts, lambda start: prompt_with(body[start:]), limit)
         if prompt is not None:
             return prompt
