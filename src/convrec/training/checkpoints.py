@@ -187,5 +187,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 def best_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None."""
     last = last_checkpoint(folder)
-    step = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"] if last else None
-    return complete_checkpoints(folder).get(step)
+    if last is None:
+        return None
+    state = json.loads((last / _STATE).read_text(encoding="utf-8"))
+    return complete_checkpoints(folder).get(state["best_global_step"])

@@ -97,12 +97,11 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint, compiled=compiled)
                 hindrances.add(share_prompts(base))
         self._loss_settings = self._make_objective()
-        self._shared = hindrances == {None}
         for hindrance in hindrances - {None}:
             logger.info("prompts are not shared between completions: %s", hindrance)
         self._masters = halve_weights(self.model) if is_half else {}
         for policy in filter(None, (self.model, self.ref_model)):
-            if compiled and self._shared:
+            if compiled and hindrances == {None}:
                 compile_layers(policy)
             if is_half:
                 cast_weights(policy)
