@@ -28,9 +28,9 @@ from convrec.training.callbacks import HistoryCallback, ValidationCallback, read
 from convrec.training.checkpoints import (
     CompletionCallback,
     best_checkpoint,
+    complete_checkpoints,
     finished_model,
     has_ended,
-    last_checkpoint,
     mark_finished,
     prepare_folder,
     training_folder,
@@ -162,13 +162,8 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         with stoppable(trainer, every=config.num_iterations):
             trainer.train(resume_from_checkpoint=str(own) if own else None)
     trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
-    chosen = best_checkpoint(folder) if config.output_checkpoint == "best" else None
-    chosen = chosen or last_checkpoint(folder)
-    if chosen is None:
-        raise InputError(
-            f"rank_grpo.start = {config.start!r}: the training is already finished; raise rank_grpo.max_steps"
-        )
-    return chosen
+    best = best_checkpoint(folder) if config.output_checkpoint == "best" else None
+    return best or complete_checkpoints(folder).popitem()[1]
 
 
 def find_start(params: Params, paths: Paths) -> str:
