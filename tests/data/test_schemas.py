@@ -91,7 +91,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
 def test_the_same_catalog_gives_the_same_bytes(tmp_path):
     items = [Item("Heat", 1995, {"genre": "crime"}, ("Hitze",)), Item("Chess", None)]
     write_catalog(Catalog(items), tmp_path / "one.parquet")
-    write_catalog(Catalog.from_frame(Catalog(items).to_frame()), tmp_path / "two.parquet")
+    write_catalog(Catalog.read(tmp_path / "one.parquet"), tmp_path / "two.parquet")
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
     table = pq.read_table(tmp_path / "one.parquet")
     assert table.schema.names == CATALOG_TYPES.names and table.schema.metadata is None

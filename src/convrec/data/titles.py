@@ -14,20 +14,16 @@ LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
-
-_LONG_RUN = regex.compile(r"\p{M}{31}")
-_PIECE = regex.compile(r"\P{M}*\p{M}{0,30}")
+_LONG_RUN = regex.compile(r"(\p{M}{30})\p{M}+")
 
 
 def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
     """Return the text in a Unicode normalisation form, in time linear in its length.
 
     `unicodedata` sorts each run of combining marks in quadratic time. Unicode's stream-safe text has at most 30 marks
-    in a row (UAX 15); of longer runs in a text that is too long for a title, each 30 marks are sorted by themselves.
+    in a row (UAX 15); in a text that is too long for a title, the marks of longer runs are left out.
     """
-    if len(text) <= LONGEST_TITLE or _LONG_RUN.search(text) is None:
-        return unicodedata.normalize(form, text)
-    return "".join(unicodedata.normalize(form, piece) for piece in _PIECE.findall(text))
+    return unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
 
 
 @lru_cache(maxsize=100_000)  # the same few titles come again and again
