@@ -37,7 +37,7 @@ def splits():
 
 
 def test_the_numbers(splits, catalog):
-    metrics = describe(splits, catalog).metrics
+    metrics, _ = describe(splits, catalog)
     assert metrics["months"] == {
         "train": {"2022-01": {"rows": 2, "prompts": 1}, "2022-02": {"rows": 1, "prompts": 1}},
         "validation": {"2022-03": {"rows": 1, "prompts": 1}},
@@ -67,7 +67,7 @@ def test_the_numbers(splits, catalog):
 
 
 def test_the_tables(splits, catalog):
-    plots = describe(splits, catalog).plots
+    _, plots = describe(splits, catalog)
     assert plots["rows_by_month"] == [
         {"month": "2022-01", "split": "train", "rows": 2},
         {"month": "2022-02", "split": "train", "rows": 1},
@@ -82,9 +82,9 @@ def test_the_tables(splits, catalog):
 
 def test_undated_rows_have_no_month(splits, catalog):
     undated = {name: rows.assign(date=None) for name, rows in splits.items()}
-    statistics = describe(undated, catalog)
-    assert statistics.plots["rows_by_month"] == []
-    assert statistics.metrics["months"] == {"train": {}, "validation": {}, "test": {}}
+    metrics, plots = describe(undated, catalog)
+    assert plots["rows_by_month"] == []
+    assert metrics["months"] == {"train": {}, "validation": {}, "test": {}}
 
 
 @given(COUNTS)
@@ -109,6 +109,6 @@ def test_the_share_of_the_top_is_of_many_items():
     catalog = Catalog([Item(f"Film {number}", 2000) for number in range(200)])
     truths = [(f"Film {number}", 2000) for number in (0, 0, 0, 1, 1, *range(2, 25))]
     rows = pd.DataFrame([_row("p", "", [1], truths)])
-    popularity = describe({"train": rows}, catalog).metrics["popularity"]
+    popularity = describe({"train": rows}, catalog)[0]["popularity"]
     assert popularity["top_1_percent"] == 5 / 28
     assert popularity["top_10_percent"] == (5 + 18) / 28

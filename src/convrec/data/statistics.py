@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,13 +13,6 @@ from convrec.data.conversations import transcript
 CURVE_POINTS = 100
 
 Table = list[dict[str, Any]]
-
-
-class Statistics(NamedTuple):
-    """`metrics` are nested, of ints and floats; `plots` are tables by name."""
-
-    metrics: dict[str, Any]
-    plots: dict[str, Table]
 
 
 def _share(part: float, whole: float) -> float:
@@ -81,8 +74,8 @@ def popularity_curve(counts: np.ndarray) -> Table:
     return [{"items": number / len(counts), "mentions": _share(taken[number], taken[-1])} for number in numbers]
 
 
-def describe(splits: Mapping[str, pd.DataFrame], catalog: Catalog) -> Statistics:
-    """Return the statistics of the canonical rows of non-empty splits, one of which is `train`.
+def describe(splits: Mapping[str, pd.DataFrame], catalog: Catalog) -> tuple[dict[str, Any], dict[str, Table]]:
+    """Return the metrics and plots, by name, of the canonical rows of non-empty splits, one of which is `train`.
 
     Metrics: `months` (rows and prompts by split and month, none where undated); `quantiles` by measure and split, where
     turns and words are of distinct prompts, ground-truth items and seen titles of rows; `popularity` of the catalog's
@@ -123,4 +116,4 @@ def describe(splits: Mapping[str, pd.DataFrame], catalog: Catalog) -> Statistics
         ],
         "catalog_popularity": popularity_curve(liked),
     }
-    return Statistics(metrics, plots)
+    return metrics, plots
