@@ -159,10 +159,6 @@ class Catalog:
             return [] if index is None else [index]
         return indices
 
-    def indices_of_folded(self, title: str) -> list[int]:
-        """Return the indices of all items of this folded title or alias."""
-        return self._titles.get(title, [])
-
     def indices_of_titles(self, titles: Iterable[str]) -> set[int]:
         """Return the indices of all items of these titles or lines (see `indices_of_title`): those that were seen."""
         return {index for title in titles for index in self.indices_of_title(title)}
