@@ -163,11 +163,11 @@ def _credited(text: str, year: int | None, catalog: Catalog, tolerance: int) -> 
 
 
 def _without_remark(title: str) -> str:
-    """Return an unknown title without a remark of lower-case words after a dash or a colon."""
-    for cut in reversed(list(_CUT.finditer(title))):
-        head, tail = bare(title[: cut.start()]), title[cut.end() :]
-        if head and cut.group().strip() != "," and (is_prose(tail) or cut.group().strip() in ("", "|")):
-            return _without_remark(head) if "|" in head else head
+    """Return an unknown title without a remark of lower-case words after a dash or a colon, or what a bar divides."""
+    for cut in _CUT.finditer(title):
+        separator, head = cut.group().strip(), bare(title[: cut.start()])
+        if head and (separator in ("", "|") or (separator != "," and is_prose(title[cut.end() :]))):
+            return head
     return title
 
 

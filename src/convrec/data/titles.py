@@ -96,25 +96,15 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-_YEAR = re.compile(r" ?\((\d{4})\)")
-_YEAR_LENGTH = len(" (2009)")
+_YEAR = re.compile(r" ?\((\d{4})\)$")
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
     """Return the two parts of `Title (Year)`, the year empty where the name has none."""
     text = " ".join(name.split())
-    end, year = _without_year(text, len(text))
-    return text[:end], year
-
-
-def _without_year(text: str, end: int) -> tuple[int, str]:
-    """Return where the title ends in a folded text up to `end`, and the year in brackets behind it, if it has one."""
-    for start in (end - _YEAR_LENGTH, end - _YEAR_LENGTH + 1):  # with and without the space
-        match = _YEAR.fullmatch(text, start, end) if start >= 0 else None
-        if match:
-            return start, match.group(1)
-    return end, ""
+    match = _YEAR.search(text)
+    return (text[: match.start()], match.group(1)) if match else (text, "")
 
 
 _ESCAPES = str.maketrans({" ": "-", "-": "%2d", "_": "%5f", "%": "%25"})
@@ -155,9 +145,8 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
     """
     if title is None or title != title:
         raise ValueError("no title")
-    if isinstance(title, bool) or not isinstance(title, (str, int, float)):
-        raise ValueError("title is no text")
-    if not isinstance(title, str) and abs(title) > _LARGEST_TITLE:
+    is_text = isinstance(title, str) or (isinstance(title, (int, float)) and abs(title) <= _LARGEST_TITLE)
+    if isinstance(title, bool) or not is_text:
         raise ValueError("title is no text")
     text = str(title)
     if len(text) > LONGEST_TITLE:
@@ -167,12 +156,11 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
         raise ValueError("no title")
     if not is_clean(text):
         raise ValueError("NUL or half a character")
-    number, end = _usable_year(year), len(text)
-    bare, own_year = _without_year(text, end)
+    number, (bare, own_year) = _usable_year(year), title_and_year(text)
     while bare and own_year and number in (None, int(own_year)):  # "Up (2009) (2009)", too, is Up of 2009
-        end, number = bare, _usable_year(own_year)
-        bare, own_year = _without_year(text, end)
-    return text[:end], number
+        text, number = bare, _usable_year(own_year)
+        bare, own_year = title_and_year(text)
+    return text, number
 
 
 def _usable_year(year: object) -> int | None:
@@ -184,9 +172,8 @@ def _usable_year(year: object) -> int | None:
         return None
     try:
         value = float(str(year))  # "1995.0" is what is left of a column of numbers that had gaps
-        number = int(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ValueError("year is no number") from None
-    if number not in YEARS or number != value:
+    if value not in YEARS:
         raise ValueError(f"year is not from {YEARS[0]} to {YEARS[-1]}")
-    return number
+    return int(value)

@@ -35,8 +35,10 @@ _AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "c
 _TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: \([^()]*\))*?)(?P<year> \(\d{4}\))?")
 _OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
 _ARTICLE_LAST = re.compile(r"^(.+), (The|An?|Les?|La|Il|El|Das|Der|Die)$")
-_FILES = (("u.data", "u.item"), ("ratings.dat", "movies.dat"), ("ratings.csv", "movies.csv"))
-_FILES += (("ratings.csv", "items.csv"),)
+_FILES = (
+    *(("u.data", "u.item"), ("ratings.dat", "movies.dat")),
+    *(("ratings.csv", "movies.csv"), ("ratings.csv", "items.csv")),
+)
 TEMPLATES = Path(__file__).with_name("histories.txt")
 _OPTION = re.compile(r"\[([^\[\]]*)\]")
 _NAME = re.compile(r"\{(\w+)\}")

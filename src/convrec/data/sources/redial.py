@@ -115,7 +115,7 @@ def _raw_rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item]) -> Itera
     for turn, message in enumerate(dialogue.messages):
         if not message.text.strip():
             continue
-        named = {
+        named: dict[str, dict[str, Any]] = {
             movie: {"title": items[movie].title, "year": items[movie].year} if movie in items else {"id": movie}
             for movie in _MENTION.findall(message.text)
         }
