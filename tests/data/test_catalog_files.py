@@ -180,20 +180,6 @@ def test_files_of_bad_bytes_are_told(tmp_path, name, content, message):
         load_catalog(tmp_path / name, Quarantine())
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"titel": ["Heat"]}, "no title.; every row needs a title"),
-        ({"title": [["Heat"]]}, "title is no text"),
-        ({"title": ["Heat"], "year": [[1995]]}, "year is no number"),
-    ],
-)
-def test_parquet_catalogs_of_wrong_types_are_told(tmp_path, columns, message):
-    pq.write_table(pa.table(columns), tmp_path / "c.parquet")
-    with pytest.raises(InputError, match=message):
-        load_catalog(tmp_path / "c.parquet", Quarantine())
-
-
 def test_a_damaged_canonical_table_is_named(tmp_path):
     cells = {"item_id": ["7"], "title": ["Hello"], "year": [2015], "aliases": [["Hi"]], "metadata": ["{}"]}
     path = tmp_path / "c.PARQUET"

@@ -23,10 +23,6 @@ def test_the_reward_wastes_ranks_that_the_evaluation_closes(catalog):
     assert _rel(catalog, text, [("Heat", 1995)], seen=["Up"], protocol="evaluation") == [1, 0, 0, 0]
 
 
-def test_lines_past_the_last_rank_count_nothing(catalog):
-    assert _rel(catalog, "Up (2009)\nHeat (1995)", [("Heat", 1995)], ranks=1) == [0]
-
-
 GAMES = Catalog(
     [
         Item("Chess", None, aliases=("Schach", "Échecs")),

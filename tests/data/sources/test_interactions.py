@@ -25,7 +25,6 @@ from convrec.data.sources.interactions import (
     moments,
     most_common_genres,
     read_interactions,
-    user_rng,
 )
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.pipeline.stages.data import prepare
@@ -172,14 +171,6 @@ def test_a_moment_names_what_was_liked_last_and_asks_for_what_was_liked_next(
         after = [n for n in likes if n >= first][:truths]
         within = [n for n in after if periods[n] == periods[first]]
         assert moment.truths == [n for n in within if days is None or times[n] - times[first] <= days * DAY]
-
-
-def test_every_number_of_named_items_comes_up():
-    sizes = Sizes(2, 4, 2, 1, None, 50)
-    is_liked = np.tile([True, False], 60)
-    found = list(moments(np.arange(120), np.arange(120), is_liked, np.zeros(120), sizes, user_rng(17, "7")))
-    assert {len(moment.liked) for moment in found} == {2, 3, 4}
-    assert {len(moment.disliked) for moment in found} == {0, 1, 2}
 
 
 def test_an_item_that_is_taken_again_stands_once_in_each_part():
