@@ -7,7 +7,7 @@ import argparse
 
 from prefect import flow
 
-from convrec.data.revisions.diff import find_commit
+from convrec.data.revisions import find_commit
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 

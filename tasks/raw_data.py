@@ -10,7 +10,7 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.data.revisions.diff import diff
+from convrec.data.revisions import diff
 from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import change_params

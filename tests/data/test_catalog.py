@@ -129,7 +129,6 @@ def test_rows_of_one_id_are_one_item_and_rows_of_several_are_not():
     assert films.readings("Hello", 2015) == [] and films.find("Hello", 2016) == 3
     with pytest.raises(InputError, match=r"Hello \(2015\) \(ids '8' and '9'\); set data.line_column"):
         films.check_lines()
-    assert Catalog.from_frame(films.to_frame()).items == films.items
 
 
 def test_a_column_can_be_part_of_the_line():
@@ -170,7 +169,6 @@ def test_other_titles_of_a_row_are_aliases():
     assert films.items[0].aliases == ("Le fabuleux destin", "Amélie") and films.items[1].aliases == ()
     assert films.find("amélie", 2001) == films.find("Le Fabuleux Destin", None) == 0
     assert films.indices_of_titles(["AMÉLIE", "emma"]) == {0, 1}
-    assert Catalog.from_frame(films.to_frame()).items[0].aliases == films.items[0].aliases
 
 
 def test_items_without_a_year_are_found_by_their_title():

@@ -99,21 +99,11 @@ def test_rows_that_differ_in_one_column_are_no_duplicates(change):
     assert _check(rows, duplicate_rows="drop")[1]["duplicate_rows"] == 0
 
 
-def test_equal_rows_are_counted_or_dropped_but_the_first():
-    rows = [_row([("Heat", 1995)]), _row([("Dune", 2021)]), _row([("Heat", 1995)]), _row([("Heat", 1995)])]
-    kept, found, aside = _check(rows)
-    assert found["duplicate_rows"] == 2 and len(kept) == 4 and not aside
-    kept, found, aside = _check(rows, duplicate_rows="drop")
-    assert found["duplicate_rows"] == 2 and kept.index.tolist() == [0, 1]
-    assert aside == [("rows", "p1", "equal to an earlier row", "Heat (1995)")] * 2
-
-
-def test_rows_without_a_date_are_dropped_where_dates_are_needed():
-    rows = [_row([("Heat", 1995)], date=""), _row([("Heat", 1995)])]
-    assert len(_check(rows)[0]) == 2
-    kept, found, aside = _check(rows, dated=True)
-    assert kept.index.tolist() == [1] and found == NO_PROBLEMS
-    assert aside == [("rows", "p1", "no date", "Heat (1995)")]
+def test_equal_and_undated_rows_are_dropped_with_their_reasons():
+    rows = [_row([("Heat", 1995)]), _row([("Dune", 2021)], date=""), _row([("Heat", 1995)])]
+    kept, found, aside = _check(rows, duplicate_rows="drop", dated=True)
+    assert found["duplicate_rows"] == 1 and kept.index.tolist() == [0]
+    assert aside == [("rows", "p1", "no date", "Dune (2021)"), ("rows", "p1", "equal to an earlier row", "Heat (1995)")]
 
 
 def test_leaks_are_dropped_with_their_reasons():

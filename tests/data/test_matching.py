@@ -17,22 +17,10 @@ def test_titles_fold_and_years_may_differ_by_two(catalog):
     assert _rel(catalog, "Heat (1998)", [("Heat", 1995)]) == [0, 0, 0, 0]
 
 
-def test_each_truth_is_credited_once(catalog):
-    assert _rel(catalog, "Heat (1995)\nHeat (1995)\nUp (2009)", [("Heat", 1995), ("Up", 2009)]) == [1, 0, 1, 0]
-
-
-def test_a_hit_must_be_in_the_catalog_and_unseen(catalog):
-    assert _rel(catalog, "Primer (2004)\nUp (2009)", [("Primer", 2004), ("Up", 2009)], seen=["up"]) == [0, 0, 0, 0]
-
-
 def test_the_reward_wastes_ranks_that_the_evaluation_closes(catalog):
     text = "Primer (2004)\nUp (2009)\n\nHeat (1995)"
     assert _rel(catalog, text, [("Heat", 1995)], seen=["Up"]) == [0, 0, 0, 1]
     assert _rel(catalog, text, [("Heat", 1995)], seen=["Up"], protocol="evaluation") == [1, 0, 0, 0]
-
-
-def test_lines_past_the_last_rank_count_nothing(catalog):
-    assert _rel(catalog, "Up (2009)\nHeat (1995)", [("Heat", 1995)], ranks=1) == [0]
 
 
 GAMES = Catalog(
@@ -122,18 +110,7 @@ def test_a_truth_that_is_given_by_its_id_is_hit_by_that_item_alone():
 
 
 CLEAN = [str(item) for item in GAMES.items]
-DIRTY = [
-    "",
-    " ",
-    "1. chess",
-    "- Dune (2022)",
-    "**7 Wonders** (2010)",
-    "Dune",
-    "Reversi",
-    "schach",
-    "Unknown (1999)",
-    "?",
-]
+DIRTY = ["", " ", "1. chess", "- Dune (2022)", "**7 Wonders** (2010)", "Dune", "Reversi", "schach", "Up (1999)", "?"]
 LINES = st.lists(st.one_of(st.sampled_from(CLEAN), st.sampled_from(DIRTY), st.text(max_size=12)), max_size=8)
 TRUTHS = st.lists(st.tuples(st.sampled_from(["Chess", "Schach", "Dune", "Amelie", "Nothing"]),
                             st.sampled_from([None, 1984, 1986, 2001, 2020, 2021])), max_size=4)  # fmt: skip

@@ -239,10 +239,3 @@ def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their
     assert [(r["source"], r["reason"]) for r in quarantine.rows] == [
         ("groundtruth", "the catalog has no item of this id")
     ]
-
-
-def test_a_seen_item_that_is_given_by_its_id_is_seen_alone():
-    films = Catalog([Item("Dune", 1984, own_id="a"), Item("Dune", 2021, own_id="b")])
-    raw = {"messages": ASK, "groundtruth": [{"id": "a"}], "seen_titles": [{"id": "b"}]}
-    (row,) = usable_rows([("f:1", raw)], films, Quarantine())
-    assert films.indices_of_titles(row["seen_titles"]) == {1} and films.indices_of_titles(["dune"]) == {0, 1}

@@ -45,41 +45,15 @@ def test_rows_get_the_canonical_columns_and_types():
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("conversation_id", ""),
         ("conversation_id", 3),
-        ("prompt_id", ""),
-        ("date", None),
-        ("date", "2022-13-01"),
-        ("date", "2022-01-01T00:00"),
-        ("messages", None),
-        ("messages", [None]),
-        ("messages", [{"role": "assistant", "content": "Hello"}]),
-        ("messages", [USER, {"role": "bot", "content": "Hello"}]),
-        ("messages", [USER, {"role": "user", "content": " \t\u2003"}]),
-        ("groundtruth", []),
-        ("groundtruth", [None]),
-        ("groundtruth", [{"title": " ", "year": 1995}]),
-        ("groundtruth", [{"title": "Heat", "year": 999}]),
-        ("groundtruth", [{"title": "Heat", "year": 2**70}]),
-        ("seen_titles", None),
-        ("seen_titles", [None]),
-        ("disliked_titles", None),
-        ("disliked_titles", ["Dune", "Heat"]),
-        ("repeatable_titles", [None]),
-        ("user_id", None),
+        ("messages", [5]),
+        ("groundtruth", [{"title": "Heat", "year": "x"}]),
+        ("seen_titles", "Dune"),
     ],
 )
-def test_a_rule_that_is_broken_names_the_column(column, value):
-    with pytest.raises(InputError) as caught:
+def test_a_column_of_another_type_is_named(column, value):
+    with pytest.raises(InputError, match=f"conversations: not in the canonical form .*{column}.*docs/data"):
         conform(pd.DataFrame([ROW | {column: value}]))
-    message = str(caught.value)
-    assert message.startswith("conversations: ") and message.endswith("; see docs/data.md")
-    assert column in message, message
-
-
-def test_half_a_character_names_the_column():
-    with pytest.raises(InputError, match="column 'date' is not in the canonical form"):
-        conform(pd.DataFrame([ROW | {"date": "\ud800"}], dtype=object))
 
 
 def test_rows_without_an_optional_column_get_its_default():
@@ -117,7 +91,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
 def test_the_same_catalog_gives_the_same_bytes(tmp_path):
     items = [Item("Heat", 1995, {"genre": "crime"}, ("Hitze",)), Item("Chess", None)]
     write_catalog(Catalog(items), tmp_path / "one.parquet")
-    write_catalog(Catalog.from_frame(Catalog(items).to_frame()), tmp_path / "two.parquet")
+    write_catalog(Catalog.read(tmp_path / "one.parquet"), tmp_path / "two.parquet")
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
     table = pq.read_table(tmp_path / "one.parquet")
     assert table.schema.names == CATALOG_TYPES.names and table.schema.metadata is None

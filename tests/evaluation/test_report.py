@@ -181,7 +181,7 @@ def test_what_is_not_there_is_left_out(tmp_path):
     assert text.count("undated") == 4  # the three splits, and in place of the plot of the months
     assert "Constrained against free" not in html and "Slices of the test split" not in html
     assert 'href="#slices"' not in html and "too short to log a loss" in html and "Adjust was not run" in html
-    for name, drawn in (("rows_by_month", False), ("sft", False), ("conversation_words", True), ("ladder", True)):
+    for name, drawn in (("rows_by_month", False), ("sft", False), ("catalog_popularity", True), ("ladder", True)):
         assert (f'id="plot-{name}"' in html) == drawn, name
 
 
@@ -239,25 +239,17 @@ def test_the_data_are_described(synthetic):
     assert text.index("Results on the test split") < text.index("Rows by month") < text.index("After each step")
 
 
-def test_each_month_is_a_bar_of_its_split_and_each_bin_a_share_of_it():
+def test_each_month_is_a_bar_of_its_split():
     months = [("2021-12", "train", 7), ("2022-01", "train", 5), ("2022-02", "test", 3)]
-    counts = pd.DataFrame({"words": [7, 1000], "train": [1, 3], "validation": [0, 2], "test": [0, 0]})
     figures = data_figures(
         _drawn(
             rows_by_month=pd.DataFrame(months, columns=["month", "split", "rows"]),
-            conversation_words=counts,
-            groundtruth_sizes=counts.rename(columns={"words": "size"}),
             catalog_popularity=pd.DataFrame({"items": [0, 1], "mentions": [0, 1]}),
         )
     )
     assert [(bar["name"], bar["x"], bar["y"]) for bar in _traces(figures["rows_by_month"])] == [
         ("train", ["2021-12", "2022-01"], [7, 5]),
         ("test", ["2022-02"], [3]),
-    ]
-    assert [(line["x"], line["y"]) for line in _traces(figures["conversation_words"])] == [
-        (["7", "1,000"], [0.25, 0.75]),
-        (["7", "1,000"], [0, 1]),
-        (["7", "1,000"], [0, 0]),
     ]
 
 

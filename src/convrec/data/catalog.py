@@ -159,10 +159,6 @@ class Catalog:
             return [] if index is None else [index]
         return indices
 
-    def indices_of_folded(self, title: str) -> list[int]:
-        """Return the indices of all items of this folded title or alias."""
-        return self._titles.get(title, [])
-
     def indices_of_titles(self, titles: Iterable[str]) -> set[int]:
         """Return the indices of all items of these titles or lines (see `indices_of_title`): those that were seen."""
         return {index for title in titles for index in self.indices_of_title(title)}
@@ -216,22 +212,16 @@ class Catalog:
     @classmethod
     def read(cls, path: Path) -> "Catalog":
         """Return the catalog of a canonical Parquet file. Raises `InputError` for one with other cells."""
+        items = []
         try:
-            return cls.from_frame(parquet_frame(path, CATALOG_COLUMNS))
+            table = parquet_frame(path, CATALOG_COLUMNS)
+            for own_id, title, year, aliases, metadata in table.itertuples(index=False):
+                number = None if pd.isna(year) else int(year)
+                fields = {**json.loads(metadata)}
+                items.append(Item(title, number, fields, tuple(aliases), _own_id(own_id, title, number)))
+            return cls(items)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{path}: not a canonical catalog ({str(error)[:200]}); make it again") from None
-
-    @classmethod
-    def from_frame(cls, frame: pd.DataFrame) -> "Catalog":
-        """Return the catalog of a canonical table (see `to_frame`)."""
-        items = []
-        columns = (frame[name] for name in CATALOG_COLUMNS)
-        for own_id, title, year, aliases, metadata in zip(*columns, strict=True):
-            number, fields = None if pd.isna(year) else int(year), json.loads(metadata)
-            if not isinstance(fields, dict) or isinstance(aliases, str):
-                raise ValueError(f"{title!r:.60}: metadata are no JSON object, or aliases no list")
-            items.append(Item(title, number, fields, tuple(aliases), _own_id(own_id, title, number)))
-        return cls(items)
 
 
 def _enter(table: dict[str, list[int]], key: str, index: int) -> None:

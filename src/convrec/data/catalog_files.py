@@ -1,11 +1,11 @@
 """Catalog files: CSV, JSON lines, Parquet, or a pickled list of (title, year)."""
 
-import csv
 import io
-import json
 import pickle
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
+
+import polars as pl
 
 from convrec.data.catalog import CATALOG_COLUMNS, Catalog, build_catalog
 from convrec.data.json_lines import json_lines
@@ -39,35 +39,17 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
 
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream, strict=True)  # an open quote is an error
-        rows: list[dict[str, object]] = list(reader)
-    if not {"name", "title"} & set(reader.fieldnames or []):
-        raise InputError(f"{path}: column 'title' is missing (found {str(reader.fieldnames)[:300]}); name it in row 1")
-    for number, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise InputError(
-                f"{path}: row {number}: more or fewer fields than the header names; quote fields that hold commas"
-            )
-    return rows
-
-
-def _read_json_lines(path: Path) -> list[dict[str, object]]:
-    return [row for _, row in json_lines(path)]
-
-
-def _read_parquet(path: Path) -> list[dict[str, object]]:
-    """Return the rows; the canonical table's have their `item_id` as `id`, and their metadata as fields."""
-    rows = list(parquet_rows(path))
-    for place, row in enumerate(rows):
-        if "metadata" in row and "item_id" in row:
-            row["id"] = row.pop("item_id")
-            try:
-                rows[place] = {**json.loads(row.pop("metadata") or "{}"), **row}
-            except (ValueError, TypeError, RecursionError):
-                remedy = "mend it, or leave it out"
-                raise InputError(f"{path}: row {place + 1}: field 'metadata' is not a JSON object; {remedy}") from None
-    return rows
+    try:
+        rows = pl.read_csv(path, infer_schema=False, glob=False)
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(
+            f"{path}: not readable as CSV in UTF-8 ({reason}); convert the file, quote fields that hold commas, and "
+            "close every quote"
+        ) from None
+    if not {"name", "title"} & {*rows.columns}:
+        raise InputError(f"{path}: column 'title' is missing (found {str(rows.columns)[:300]}); name it in row 1")
+    return rows.to_dicts()
 
 
 def read_raw_rows(path: Path) -> list[dict]:
@@ -81,12 +63,7 @@ def read_raw_rows(path: Path) -> list[dict]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path}: catalogs are read from {', '.join(_READERS)}, not {path.suffix or 'this'}")
-    try:
-        rows = reader(path)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file to UTF-8") from None
-    except csv.Error as error:
-        raise InputError(f"{path}: not readable as CSV ({error}); quote fields, and close every quote") from None
+    rows = reader(path)
     for row in rows:
         name = row.get("name")
         if not row.get("title") and name:
@@ -98,9 +75,12 @@ def read_raw_rows(path: Path) -> list[dict]:
     return rows
 
 
-_READERS = {".csv": _read_csv, ".jsonl": _read_json_lines, ".pkl": _read_pickle, ".parquet": _read_parquet}
-
-
+_READERS: dict[str, Callable[[Path], list[dict]]] = {
+    ".csv": _read_csv,
+    ".jsonl": lambda path: [row for _, row in json_lines(path)],
+    ".pkl": _read_pickle,
+    ".parquet": lambda path: list(parquet_rows(path)),
+}
 RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are not metadata, besides those that end in _id
 
 
@@ -112,12 +92,10 @@ def load_catalog(
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
     of these, which becomes part of the title (see `catalog.title_of`).
     """
-    is_table = line_column is None and path.suffix.lower() == ".parquet" and path.is_file()
-    if is_table and {*CATALOG_COLUMNS} == {*parquet_columns(path)}:
-        with suppress(InputError):  # rows that cannot be used are named below, or kept aside
-            catalog = Catalog.read(path)
-            quarantine.count(source, len(catalog))
-            return catalog
+    if path.suffix.lower() == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} == {*parquet_columns(path)}:
+        catalog = Catalog.read(path)
+        quarantine.count(source, len(catalog))
+        return catalog
     rows = read_raw_rows(path)
     return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
 

@@ -35,9 +35,8 @@ def check_rows(
     reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
     known, kept, truths = set[tuple](), list[bool](), list[list[Item]]()
     quarantine.count("rows", len(rows))
-    columns = ("conversation_id", "prompt_id", "date", "groundtruth", "seen_titles", "user_id", "disliked_titles")
-    values = (rows[name].to_list() for name in columns)
-    for conversation, prompt, date, items, seen, user, disliked in zip(*values, strict=True):
+    columns = ("prompt_id", "date", "groundtruth", "seen_titles", "disliked_titles", "conversation_id", "user_id")
+    for prompt, date, items, seen, disliked, *ids in zip(*(rows[name].to_list() for name in columns), strict=True):
         left = []
         for item in items:
             problem = _problem(item, seen, catalog)
@@ -48,17 +47,16 @@ def check_rows(
             else:
                 left.append(item)
         lines = [line(item["title"], item["year"]) for item in items]
-        key = (conversation, prompt, user, date, *(tuple(texts) for texts in (lines, seen, disliked)))
+        key = (prompt, date, *ids, *map(tuple, (lines, seen, disliked)))
         repeated = key in known
         known.add(key)
         found["duplicate_rows"] += repeated
-        reason = None
-        if not left:
-            reason = "no ground truth is left"
-        elif dated and not date:
-            reason = "no date"
-        elif repeated and duplicate_rows == "drop":
-            reason = "equal to an earlier row"
+        problems = {
+            "no ground truth is left": not left,
+            "no date": dated and not date,
+            "equal to an earlier row": repeated and duplicate_rows == "drop",
+        }
+        reason = next((text for text, is_so in problems.items() if is_so), None)
         if reason is not None:
             quarantine.add("rows", prompt, reason, "; ".join(lines))
         kept.append(reason is None)
@@ -69,19 +67,14 @@ def check_rows(
 
 def _problem(item: Item, seen_titles: list[str], catalog: Catalog) -> str | None:
     """Return why no list can hit an item of a ground truth, None where one can."""
-    named = _named(item, catalog)
-    if fold(item["title"]) in map(fold, seen_titles) or (named and named <= catalog.indices_of_titles(seen_titles)):
+    title, year = fold(item["title"]), item["year"]
+    index = catalog.find(title, year)
+    named = set() if index is None else {index}
+    if index is None and year is None:  # all items of its title are hits, if a year does not decide
+        named = {i for i in catalog.indices_of_title(title) if catalog.folded_titles[i] == title}
+    if title in map(fold, seen_titles) or (named and named <= catalog.indices_of_titles(seen_titles)):
         return "seen_truth"
     return None if named else "outside_catalog"
-
-
-def _named(item: Item, catalog: Catalog) -> set[int]:
-    """Return the indices of the items that are hits for a ground truth: all of its title, if a year does not decide."""
-    index = catalog.find(item["title"], item["year"])
-    if index is None and item["year"] is None:
-        title = fold(item["title"])
-        return {i for i in catalog.indices_of_title(title) if fold(catalog.items[i].title) == title}
-    return set() if index is None else {index}
 
 
 def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:

@@ -21,7 +21,7 @@ ROLES = {  # and other names for them in public data sets
 _CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (role, *others)}
 SPLITS = ("train", "validation", "test")
 # A canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists. It is
-# validated once, when the stage `data` writes it (`schemas.conform`).
+# validated once, where the stage `data` reads it (`rows.usable_rows`).
 Row = dict[str, Any]
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
 STEP_COLUMNS = {

@@ -63,7 +63,7 @@ def make_target(
         index = catalog.find(title, year, tolerance)  # a truth may be written by an alias
         own_title = fold(title) if index is None else catalog.folded_titles[index]
         truths.setdefault(own_title, []).append((position, year))
-        wanted.update(catalog.indices_of_folded(own_title))
+        wanted.update(catalog.indices_of_title(own_title))
     seen = catalog.indices_of_titles(seen_titles).union(seen_items)
     return Target(len(groundtruth), truths, wanted, seen, seen_titles)
 

@@ -34,7 +34,6 @@ YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s
 _CLOSING_YEAR = re.compile(r"[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
 _BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
 _LAST_WORD_YEAR = re.compile(r"\s+(\d{4})$")
-_FIRST_YEAR = re.compile(r"^(\d{4})(?::|\s+[-–—])\s+")
 _FORM = r"tv|film|movie|series|miniseries|version|remake|game|documentary|trilogy|special|animated|original"
 _NOTE = re.compile(rf"\s*[(\[][^()\[\]]{{0,40}}\b(?:{_FORM})\b[^()\[\]]{{0,40}}[)\]]", re.IGNORECASE)
 _CUT = re.compile(r"\s+[-–—~|]+\s+|\s*—\s*|:\s+|,\s+|\s+(?=(?:directed by|starring)\s)", re.IGNORECASE)
@@ -44,7 +43,6 @@ _BY = re.compile(r"by\s", re.IGNORECASE)
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]+)[)\]]")
 _SCORE = re.compile(r"\d\.\d|\d/\d|\d\s*%")
 _PAIRS = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "*": "*", "_": "_", "`": "`", "„": "“"}
-_ADVICE = re.compile(r"\b(?:recommend|suggest|try|watch|check out)\s+")
 _SMALL = {
     "a", "an", "and", "as", "at", "but", "by", "for", "from", "in", "into", "is", "of", "on", "or", "the", "to", "with",
 }  # fmt: skip
@@ -105,15 +103,10 @@ def _as_written(text: str) -> tuple[str, int | None]:
 
 
 def _readings(title: str, year: int | None) -> Iterator[tuple[str, int | None]]:
-    """Yield readings of an unknown title without the remarks and the introduction around it, the likeliest first."""
-    for advice in _ADVICE.finditer(title):  # "I would recommend Heat"
-        yield bare(title[advice.end() :].rstrip(".!")), year
-    if year is None:
-        last, first = _LAST_WORD_YEAR.search(title), _FIRST_YEAR.match(title)
-        if last:
-            yield bare(title[: last.start()]), int(last.group(1))
-        if first:
-            yield bare(title[first.end() :]), int(first.group(1))
+    """Yield readings of an unknown title without the remarks behind it, the likeliest first."""
+    last = _LAST_WORD_YEAR.search(title)
+    if year is None and last:
+        yield bare(title[: last.start()]), int(last.group(1))
     for cut in reversed(list(_CUT.finditer(title))):  # the longest head first: "Alien: Covenant - a ship lands"
         separator = cut.group().strip()
         if separator in ("", "|") or _is_remark(separator, title[cut.end() :]):
@@ -163,11 +156,11 @@ def _credited(text: str, year: int | None, catalog: Catalog, tolerance: int) -> 
 
 
 def _without_remark(title: str) -> str:
-    """Return an unknown title without a remark of lower-case words after a dash or a colon."""
-    for cut in reversed(list(_CUT.finditer(title))):
-        head, tail = bare(title[: cut.start()]), title[cut.end() :]
-        if head and cut.group().strip() != "," and (is_prose(tail) or cut.group().strip() in ("", "|")):
-            return _without_remark(head) if "|" in head else head
+    """Return an unknown title without a remark of lower-case words after a dash or a colon, or what a bar divides."""
+    for cut in _CUT.finditer(title):
+        separator, head = cut.group().strip(), bare(title[: cut.start()])
+        if head and (separator in ("", "|") or (separator != "," and is_prose(title[cut.end() :]))):
+            return head
     return title
 
 

@@ -5,7 +5,7 @@ The functions `usable_...` return the canonical form of a cell, and raise `Value
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from convrec.data.catalog import Catalog, title_of
@@ -20,14 +20,6 @@ _SHOWN = 20  # characters of a wrong role
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
 MOST_MESSAGES = 10_000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
-
-def check_conversation_length(texts: Sequence[str]) -> None:
-    """Raise `ValueError` where the texts of a conversation are too many or too long."""
-    if len(texts) > MOST_MESSAGES:
-        raise ValueError(f"a conversation of more than {MOST_MESSAGES:,} messages")
-    if sum(map(len, texts)) > LONGEST_CONVERSATION:
-        raise ValueError(f"a conversation of more than {LONGEST_CONVERSATION:,} characters")
 
 
 def usable_messages(value: Any) -> list[dict[str, str]]:
@@ -45,7 +37,10 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
             raise ValueError("NUL or half a character")
         if content.strip():
             messages.append({"role": role, "content": content})
-    check_conversation_length([message["content"] for message in messages])
+    if len(messages) > MOST_MESSAGES:
+        raise ValueError(f"a conversation of more than {MOST_MESSAGES:,} messages")
+    if sum(len(message["content"]) for message in messages) > LONGEST_CONVERSATION:
+        raise ValueError(f"a conversation of more than {LONGEST_CONVERSATION:,} characters")
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("no words of the user")
     return messages
@@ -102,9 +97,9 @@ def usable_rows(
 ) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
-    A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id` and
-    `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Disliked items are
-    seen, too.
+    A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id`, `prompt_id`
+    and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Disliked items
+    are seen, too.
     """
     rows = []
     for where, raw in raw_rows:
@@ -112,7 +107,7 @@ def usable_rows(
         try:
             messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
-            user = usable_id(raw.get("user_id"), "user_id")
+            prompt, user = usable_id(raw.get("prompt_id"), "prompt_id"), usable_id(raw.get("user_id"), "user_id")
             truths, seen_items, disliked_items = (
                 _usable_items(field, raw, where, catalog, quarantine, line_column)
                 for field in ("groundtruth", "seen_titles", "disliked_titles")
@@ -127,12 +122,12 @@ def usable_rows(
         rows.append(
             {
                 "conversation_id": conversation or key,
-                "prompt_id": key,
+                "prompt_id": prompt or key,
                 "user_id": user,
                 "date": date,
                 "messages": messages,
                 "groundtruth": [item for item, _ in truths],
-                "seen_titles": seen + [title for title in dict.fromkeys(disliked) if title not in seen],
+                "seen_titles": list(dict.fromkeys([*seen, *disliked])),
                 "disliked_titles": disliked,
             }
         )

@@ -14,20 +14,16 @@ LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
-
-_LONG_RUN = regex.compile(r"\p{M}{31}")
-_PIECE = regex.compile(r"\P{M}*\p{M}{0,30}")
+_LONG_RUN = regex.compile(r"(\p{M}{30})\p{M}+")
 
 
 def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
     """Return the text in a Unicode normalisation form, in time linear in its length.
 
     `unicodedata` sorts each run of combining marks in quadratic time. Unicode's stream-safe text has at most 30 marks
-    in a row (UAX 15); of longer runs in a text that is too long for a title, each 30 marks are sorted by themselves.
+    in a row (UAX 15); in a text that is too long for a title, the marks of longer runs are left out.
     """
-    if len(text) <= LONGEST_TITLE or _LONG_RUN.search(text) is None:
-        return unicodedata.normalize(form, text)
-    return "".join(unicodedata.normalize(form, piece) for piece in _PIECE.findall(text))
+    return unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
 
 
 @lru_cache(maxsize=100_000)  # the same few titles come again and again
@@ -100,25 +96,15 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-_YEAR = re.compile(r" ?\((\d{4})\)")
-_YEAR_LENGTH = len(" (2009)")
+_YEAR = re.compile(r" ?\((\d{4})\)$")
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
     """Return the two parts of `Title (Year)`, the year empty where the name has none."""
     text = " ".join(name.split())
-    end, year = _without_year(text, len(text))
-    return text[:end], year
-
-
-def _without_year(text: str, end: int) -> tuple[int, str]:
-    """Return where the title ends in a folded text up to `end`, and the year in brackets behind it, if it has one."""
-    for start in (end - _YEAR_LENGTH, end - _YEAR_LENGTH + 1):  # with and without the space
-        match = _YEAR.fullmatch(text, start, end) if start >= 0 else None
-        if match:
-            return start, match.group(1)
-    return end, ""
+    match = _YEAR.search(text)
+    return (text[: match.start()], match.group(1)) if match else (text, "")
 
 
 _ESCAPES = str.maketrans({" ": "-", "-": "%2d", "_": "%5f", "%": "%25"})
@@ -159,9 +145,8 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
     """
     if title is None or title != title:
         raise ValueError("no title")
-    if isinstance(title, bool) or not isinstance(title, (str, int, float)):
-        raise ValueError("title is no text")
-    if not isinstance(title, str) and abs(title) > _LARGEST_TITLE:
+    is_text = isinstance(title, str) or (isinstance(title, (int, float)) and abs(title) <= _LARGEST_TITLE)
+    if isinstance(title, bool) or not is_text:
         raise ValueError("title is no text")
     text = str(title)
     if len(text) > LONGEST_TITLE:
@@ -171,12 +156,11 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
         raise ValueError("no title")
     if not is_clean(text):
         raise ValueError("NUL or half a character")
-    number, end = _usable_year(year), len(text)
-    bare, own_year = _without_year(text, end)
+    number, (bare, own_year) = _usable_year(year), title_and_year(text)
     while bare and own_year and number in (None, int(own_year)):  # "Up (2009) (2009)", too, is Up of 2009
-        end, number = bare, _usable_year(own_year)
-        bare, own_year = _without_year(text, end)
-    return text[:end], number
+        text, number = bare, _usable_year(own_year)
+        bare, own_year = title_and_year(text)
+    return text, number
 
 
 def _usable_year(year: object) -> int | None:
@@ -188,9 +172,8 @@ def _usable_year(year: object) -> int | None:
         return None
     try:
         value = float(str(year))  # "1995.0" is what is left of a column of numbers that had gaps
-        number = int(value)
-    except (ValueError, OverflowError):
+    except ValueError:
         raise ValueError("year is no number") from None
-    if number not in YEARS or number != value:
+    if value not in YEARS:
         raise ValueError(f"year is not from {YEARS[0]} to {YEARS[-1]}")
-    return number
+    return int(value)

@@ -28,7 +28,7 @@ from convrec.evaluation.systems import CONSTRAINED
 
 # The curves of the stages that are drawn.
 PLOTS = (
-    *("rows_by_month", "conversation_words", "groundtruth_sizes", "catalog_popularity", "popularity", "adjust"),
+    *("rows_by_month", "catalog_popularity", "popularity", "adjust"),
     *("sft", "reward", "reward_by_rank", "validation"),
 )
 DEMONSTRATION_STEPS = {
@@ -46,7 +46,7 @@ _RANK_GROUPS = {"ranks 1–5": (1, 5), "ranks 6–10": (6, 10), "ranks 11–20":
 
 
 def data_figures(plots: Mapping[str, pd.DataFrame]) -> dict[str, Markup]:
-    """Return the plots of the data: rows by month, lengths, ground truth, and the popularity of the catalog's items."""
+    """Return the plots of the data: rows by month, and the popularity of the catalog's items."""
     figures, months = {}, plots["rows_by_month"]
     if not months.empty:
         bars = [
@@ -60,24 +60,6 @@ def data_figures(plots: Mapping[str, pd.DataFrame]) -> dict[str, Markup]:
         figures["rows_by_month"] = figure(
             "rows_by_month", bars, "", "rows", x_axis=axis, layout={"barmode": "stack"}, **FROM_ZERO
         )
-    category = {"type": "category"}
-    counts = plots["conversation_words"]
-    shares = {name: counts[name] / max(1, counts[name].sum()) for name in SPLITS}
-    words = pd.DataFrame({**shares, "words": [f"{edge:,}" for edge in counts["words"].tolist()]})
-    figures["conversation_words"] = figure(
-        "conversation_words",
-        lines(words, {name: name for name in SPLITS}, x="words"),
-        "words, from",
-        "share of prompts",
-        x_axis=category,
-        **FROM_ZERO,
-    )
-    frame = plots["groundtruth_sizes"]
-    sizes = frame["size"].astype(str).replace("more", f">{len(frame) - 1}").tolist()
-    bars = [go.Bar(x=sizes, y=frame[name].tolist(), name=name, marker=_MARKS[name]) for name in SPLITS]
-    figures["groundtruth_sizes"] = figure(
-        "groundtruth_sizes", bars, "ground-truth items", "share of rows", x_axis=category
-    )
     frame, percent = plots["catalog_popularity"], dict[str, Any](tickformat=".0%")
     figures["catalog_popularity"] = figure(
         "catalog_popularity",

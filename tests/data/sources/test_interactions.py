@@ -18,7 +18,14 @@ from convrec.data.conversations import named_titles, truths
 from convrec.data.matching import relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from convrec.data.sources.interactions import find_files, read_interactions
+from convrec.data.sources.interactions import (
+    Sizes,
+    Templates,
+    find_files,
+    moments,
+    most_common_genres,
+    read_interactions,
+)
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.pipeline.stages.data import prepare
 from convrec.project.config.params import load_params
@@ -64,7 +71,6 @@ def _read(folder, quarantine=None, **changes):
         "disliked": 2.0,
         "max_prompts": 10_000,
         "genres": "genres",
-        "templates": None,
         "domain": ("game", "games"),
         "seed": 17,
         "split_days": (),
@@ -76,10 +82,9 @@ def _read(folder, quarantine=None, **changes):
 def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_path):
     rows = [("7", f"g{n}", rating, START + n * DAY) for n, rating in enumerate([5, 1, 4, 3, 5, 4, 2, 5])]
     folder = _write(tmp_path / "log", [*rows, ("7", "g0", 1, START + 50 * DAY), ("7", "x", 5, START)])
-    (folder / "words.txt").write_text("User: I liked {liked}.[ Not {disliked}.][ More {genres}, please.]")
     quarantine = Quarantine()
     sizes = {"max_liked": 2, "num_truths": 2, "prompts_per_user": 9}
-    catalog, frame, *_ = _read(folder, quarantine, templates="words.txt", **sizes)
+    catalog, frame, *_ = _read(folder, quarantine, **sizes)
     assert [(row["source"], row["row"]) for row in quarantine.rows] == [("items of the log", "x")]
     first, second, third = conform(frame).to_dict("records")
     games = [f"Game {n} (2000)" for n in range(8)]
@@ -88,8 +93,8 @@ def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_pat
         (second, [2, 4], [5, 7], "2022-01-06"),
         (third, [4, 5], [7], "2022-01-08"),
     ):
-        words = row["messages"][0]["content"]
-        assert words.startswith(f"I liked {games[liked[0]]} and {games[liked[1]]}.")
+        words = " ".join(message["content"] for message in row["messages"])
+        assert f"{games[liked[0]]} and {games[liked[1]]}" in words
         assert row["groundtruth"] == [{"title": f"Game {n}", "year": 2000} for n in wanted]
         assert row["seen_titles"] == [games[n] for n in liked] + row["disliked_titles"]
         assert set(row["disliked_titles"]) <= {games[1]} | ({games[6]} if day == "2022-01-08" else set())
@@ -133,6 +138,79 @@ def test_the_same_log_gives_the_same_rows_whatever_its_order_and_its_other_users
     assert not _read(tmp_path / "one", seed=18).rows.equals(frame)
 
 
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=40),
+    low=st.integers(1, 4),
+    more=st.integers(0, 4),
+    disliked=st.integers(0, 3),
+    truths=st.integers(1, 6),
+    days=st.none() | st.integers(1, 60),
+    prompts=st.integers(1, 20),
+    border=st.none() | st.integers(0, 800),
+    seed=st.integers(0, 99),
+)
+def test_a_moment_names_what_was_liked_last_and_asks_for_what_was_liked_next(
+    steps, low, more, disliked, truths, days, prompts, border, seed
+):
+    times = np.cumsum([step for step, _ in steps], dtype=np.int64) * DAY if steps else np.zeros(0, np.int64)
+    is_liked = np.array([liked for _, liked in steps], bool)
+    periods = np.zeros(len(steps), int) if border is None else (times >= border * DAY).astype(int)
+    sizes = Sizes(low, low + more, disliked, truths, days, prompts)
+    items = np.arange(len(steps))
+    found = list(moments(items, times, is_liked, periods, sizes, np.random.default_rng(seed)))
+    likes = [n for n, liked in enumerate(is_liked) if liked]
+    assert len(found) == sizes.num_prompts(np.array([len(likes)]))[0] == max(0, min(prompts, len(likes) - low))
+    assert len({len(moment.past) for moment in found}) == len(found), "each moment once"
+    for moment in found:
+        first = moment.truths[0]
+        assert moment.past == [n for n in likes if n < first] and moment.asked == times[first]
+        assert low <= len(moment.liked) <= low + more and moment.liked == moment.past[-len(moment.liked) :]
+        hated = [n for n in range(first) if not is_liked[n]]
+        assert len(moment.disliked) <= disliked
+        assert moment.disliked == hated[len(hated) - len(moment.disliked) :]
+        after = [n for n in likes if n >= first][:truths]
+        within = [n for n in after if periods[n] == periods[first]]
+        assert moment.truths == [n for n in within if days is None or times[n] - times[first] <= days * DAY]
+
+
+def test_an_item_that_is_taken_again_stands_once_in_each_part():
+    items = np.array([1, 2, 1, 3, 4, 4, 2, 1, 5, 2])
+    is_liked = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1], bool)
+    sizes = Sizes(min_liked=2, max_liked=2, max_disliked=1, num_truths=3, window_days=None, prompts_per_user=9)
+    rng = np.random.default_rng(0)
+    found = {len(m.past): m for m in moments(items, np.arange(10), is_liked, np.zeros(10), sizes, rng)}
+    named = {cut: (items[moment.liked].tolist(), items[moment.truths].tolist()) for cut, moment in found.items()}
+    assert named == {
+        2: ([1, 2], [1, 4, 2]),
+        3: ([2, 1], [4, 2, 1]),
+        4: ([1, 4], [2, 1]),
+        5: ([4, 2], [1, 2]),
+        6: ([2, 1], [2]),
+    }
+    assert {tuple(items[moment.disliked]) for moment in found.values()} <= {(), (3,), (5,)}, "4 was liked before"
+    assert [m for m in moments(items[:3] * 0, np.arange(3), is_liked[:3], np.zeros(3), sizes, rng)] == []
+
+
+def test_every_template_is_used_and_what_is_not_known_leaves_its_brackets_out():
+    templates = Templates("game", "games")
+    for disliked, genres in (([], []), (["Go"], ["party"]), (["{B} [x]", "Risk"], ["party", "card"])):
+        texts = set()
+        for seed in range(400):
+            messages = templates.write(["Chess", "Hive"], disliked, genres, np.random.default_rng(seed))
+            text = " / ".join(message["content"] for message in messages)
+            texts.add(text)
+            assert messages[-1]["role"] == "user" and "Chess and Hive" in text
+            assert all(item in text for item in disliked)
+            text = text.replace("{B} [x]", "B")
+            assert not any(wrong in text for wrong in ("[", "]", "{", "}", "  ", " ,", " .", "..", "movie", "User:"))
+        assert len(texts) >= (14 if not disliked else 20)
+
+
+def test_the_most_common_genres():
+    assert most_common_genres([["a", "b"], ["c", "b"], ["c"], []]) == ["b", "c"]
+    assert most_common_genres([[], []]) == []
+
+
 def _days(*texts):
     return [datetime.date.fromisoformat(text) for text in texts]
 
@@ -156,19 +234,6 @@ def test_a_ground_truth_stays_within_the_days_of_its_split(tmp_path, hour):
     assert {len(truth) for truth in free.loc[free["date"] == "2022-01-07", "groundtruth"]} == {3}
 
 
-def test_a_ground_truth_stays_within_its_split(tmp_path):
-    rows = _draw_rows(5, number=1200)
-    frame = _read(_write(tmp_path / "log", rows, 30), split_days=_days("2022-05-01", "2022-06-01", "2022-07-01")).rows
-    dates = defaultdict(dict)
-    for user, item, _, time in sorted((row for row in rows if row[2] != 3), key=lambda row: -row[3]):
-        number = int(item[1:])
-        dates[user][f"Game {number % 20}", 2000 + number // 20] = pd.Timestamp(time, unit="s")
-    periods = {"2022-05": 1, "2022-06": 2}
-    for row in frame.to_dict("records"):
-        months = [dates[row["user_id"]][item["title"], item["year"]].strftime("%Y-%m") for item in row["groundtruth"]]
-        assert len({periods.get(month, 3 if month > "2022-06" else 0) for month in months}) == 1
-
-
 @pytest.mark.parametrize(
     ("files", "found"),
     [
@@ -183,11 +248,8 @@ def test_files_of_known_names_are_found(tmp_path, files, found):
         (tmp_path / name).touch()
     assert find_files(tmp_path, None, None) == (tmp_path / found[0], tmp_path / found[1])
     assert find_files(tmp_path, files[-1], files[0]) == (tmp_path / files[-1], tmp_path / files[0])
-    with pytest.raises(InputError, match=r"no file of the log absent.csv there .*data.interactions.log"):
+    with pytest.raises(InputError, match=r"no log absent.csv with items of a known name there .*data.interactions.log"):
         find_files(tmp_path, "absent.csv", None)
-    (tmp_path / found[1]).unlink()
-    with pytest.raises(InputError, match="no file of the (items|log) of a known name there"):
-        find_files(tmp_path, None, None)
 
 
 def test_ids_that_do_not_meet_are_told(tmp_path):

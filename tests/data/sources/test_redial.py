@@ -93,9 +93,7 @@ def test_malformed_files(tmp_path, change, message):
         ({"messages": [{"senderWorkerId": SEEKER, "text": 5}]}, "messages: Input should be a valid string"),
         ({"movieMentions": ["Heat"]}, "movieMentions: Input should be a valid dictionary"),
         ({"respondentQuestions": {"11": {**FORM, "liked": "1"}}}, "respondentQuestions: Input should be 0, 1 or 2"),
-        ({"initiatorWorkerId": "a\0"}, "NUL or half a character"),
-        ({"conversationId": ""}, "no conversationId, or a text with a NUL"),
-        ({"messages": [{"senderWorkerId": SEEKER, "text": "a\0"}]}, "no conversationId, or a text with a NUL"),
+        ({"messages": 5}, "messages: Input should be a valid list"),
     ],
 )
 def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, change, reason):
@@ -106,21 +104,6 @@ def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, chan
     assert rows["messages"][0] == [{"role": "user", "content": "i loved Heat (1995)"}], "blank messages are left out"
     assert [(row["row"], row["reason"]) for row in quarantine.rows] == [("valid_data.jsonl:1", reason)]
     quarantine.write(tmp_path / "quarantine.parquet")
-
-
-def test_a_long_dialogue_is_read_and_a_longer_one_is_kept_aside(tmp_path):
-    said = [{"senderWorkerId": SEEKER, "text": f"i loved @10 {'x' * 80}"}] * 9_999
-    said.append({"senderWorkerId": RECOMMENDER, "text": "try @11"})
-    quarantine = Quarantine()
-    dialogues = [_dialogue(messages=said), _dialogue(messages=[*said, said[0]])]
-    dialogues.append(_dialogue(messages=[said[0], {"senderWorkerId": SEEKER, "text": "x" * 1_000_000}, said[-1]]))
-    rows = read_redial(_folder(tmp_path, dialogues), quarantine).rows
-    (row,) = rows.to_dict("records")
-    assert row["messages"] == [{"role": "user", "content": " ".join([f"i loved Heat (1995) {'x' * 80}"] * 9_999)}]
-    assert [(r["row"], r["reason"]) for r in quarantine.rows] == [
-        ("valid_data.jsonl:2", "a conversation of more than 10,000 messages"),
-        ("valid_data.jsonl:3", "a conversation of more than 1,000,000 characters"),
-    ]
 
 
 def test_the_real_files(redial):

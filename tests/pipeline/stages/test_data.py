@@ -50,7 +50,7 @@ def _run(project, *stages):
     processed, metrics = project / "data" / "processed", project / "results"
     quarantine = pd.read_parquet(processed / "quarantine.parquet")
     assert json.loads((metrics / "data.json").read_text())["quarantined"] == len(quarantine)
-    catalog = Catalog.from_frame(pd.read_parquet(processed / "catalog.parquet"))
+    catalog = Catalog.read(processed / "catalog.parquet")
     return json.loads((metrics / f"{stages[-1]}.json").read_text()), quarantine, catalog
 
 

@@ -30,7 +30,7 @@ def read_files(folder: Path, quarantine: Quarantine, *, catalog: str, line_colum
             f"data.path = {str(folder)!r}: no {PATTERN}.jsonl or .parquet there; docs/data.md shows what they hold"
         )
     items = load_catalog(folder / catalog, quarantine, line_column=line_column)
-    raw_rows = (numbered for path in paths for numbered in _raw_rows(path, quarantine))
+    raw_rows = ((where, {**row, "prompt_id": None}) for path in paths for where, row in _raw_rows(path, quarantine))
     rows = usable_rows(raw_rows, items, quarantine, line_column)
     if not rows:
         raise InputError(

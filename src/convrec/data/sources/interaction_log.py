@@ -6,7 +6,6 @@ long log only the rows of the users that are drawn are ever in memory.
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,28 +22,16 @@ KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2
     "time": ("timestamp", "unixReviewTime", "time", "date"),
 }
 _WITHOUT_HEADER = {"u.data": "\t", "ratings.dat": ":"}  # `::` divides the fields of the latter
-_FIELDS = ("user", "item", "value", "time")  # of those
-_MORE = "beyond the header"  # takes the field that a row has beyond those of the header
 MAX_UNUSABLE = 100_000  # rows of a log that are kept aside one by one
 _FIRST_TIME, _END_TIME = 631_152_000, 4_102_444_800  # 1990 to 2099, in seconds since 1970
+Rule = float | list[str]  # a rating, or names of events
 
 
-@dataclass(frozen=True)
-class Feedback:
-    """The rule for liked and disliked items: a minimum and a maximum rating, or names of events.
-
-    `disliked` is None where nothing does. A log that has neither ratings nor events is one of liked items.
-    """
-
-    liked: float | list[str]
-    disliked: float | list[str] | None
-
-    def sign(self, value: pl.Expr) -> pl.Expr:
-        """Return whether a value, as text, is of a liked item (true), of a disliked one (false), or neither (null)."""
-        number, low = _number(value), self.disliked
-        likes = number >= self.liked if isinstance(self.liked, float) else value.is_in(self.liked)
-        dislikes = number <= low if isinstance(low, float) else value.is_in(low or [])
-        return pl.when(likes).then(True).when(dislikes).then(False)
+def _sign(value: pl.Expr, liked: Rule, disliked: Rule | None) -> pl.Expr:
+    """Return whether a value, as text, is of a liked item (true), of a disliked one (false), or neither (null)."""
+    likes = _number(value) >= liked if isinstance(liked, float) else value.is_in(liked)
+    dislikes = _number(value) <= disliked if isinstance(disliked, float) else value.is_in(disliked or [])
+    return pl.when(likes).then(True).when(dislikes).then(False)
 
 
 def _number(cell: pl.Expr) -> pl.Expr:
@@ -52,28 +39,27 @@ def _number(cell: pl.Expr) -> pl.Expr:
     return pl.when(value.is_finite()).then(value)
 
 
-def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, dict[str, str]]:
-    """Return the rows of a log, and the names of its columns by what they are."""
+def _scan(path: Path, columns: Mapping[str, str | None]) -> pl.LazyFrame:
+    """Return the rows of a log with the columns user, item, time, and value if there is one."""
     suffix = path.suffix.lower()
     if separator := _WITHOUT_HEADER.get(path.name):
         rows = pl.scan_csv(path, separator=separator, has_header=False, infer_schema=False, quote_char=None)
         names = rows.collect_schema().names()[:: 2 if separator == ":" else 1]
-        if len(names) != len(_FIELDS):
-            raise InputError(f"{path}: {len(names)} fields, not {', '.join(_FIELDS)}; take MovieLens' own file")
-        return rows.rename(dict(zip(names, _FIELDS, strict=True))), dict(zip(_FIELDS, _FIELDS, strict=True))
+        if len(names) != len(KNOWN_COLUMNS):
+            raise InputError(f"{path}: {len(names)} fields, not {', '.join(KNOWN_COLUMNS)}; take MovieLens' own file")
+        return rows.select(pl.col(name).alias(field) for name, field in zip(names, KNOWN_COLUMNS, strict=True))
     if suffix == ".parquet":
-        parquet_columns(path)
+        chosen = _chosen(path, parquet_columns(path), columns)
         rows = pl.scan_parquet(path, glob=False)
     elif suffix == ".jsonl":
-        names = list(pl.scan_ndjson(path, infer_schema_length=100).collect_schema())
-        rows = pl.scan_ndjson(path, schema=dict.fromkeys(_chosen(path, names, columns).values(), pl.String))
+        chosen = _chosen(path, list(pl.scan_ndjson(path, infer_schema_length=100).collect_schema()), columns)
+        rows = pl.scan_ndjson(path, schema=dict.fromkeys(chosen.values(), pl.String))
     elif suffix == ".csv":
-        names = list(pl.scan_csv(path, infer_schema=False, glob=False).collect_schema())
-        schema = dict.fromkeys([*names, _MORE], pl.String)
-        rows = pl.scan_csv(path, schema=schema, missing_columns="insert", empty_string_is_null=False, glob=False)
+        rows = pl.scan_csv(path, infer_schema=False, glob=False)
+        chosen = _chosen(path, list(rows.collect_schema()), columns)
     else:
         raise InputError(f"{path}: logs are read from .csv, .parquet and .jsonl, not {suffix or 'this'}; convert it")
-    return rows, _chosen(path, list(rows.collect_schema()), columns)
+    return rows.select(pl.col(name).alias(field) for field, name in chosen.items())
 
 
 def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> dict[str, str]:
@@ -81,15 +67,14 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
     chosen = {}
     for field, known in KNOWN_COLUMNS.items():
         given = columns.get(field)
-        name = given or next((name for name in known if name in names), None)
-        if name is None and field == "value":
-            continue
-        if name is None or name not in names:
+        name = next((name for name in ([given] if given else known) if name in names), None)
+        if name is not None:
+            chosen[field] = name
+        elif given or field != "value":
             raise InputError(
                 f"{path}: no column {given or field!r} (found {', '.join(names)[:300]}); give the name of the "
                 f"{field}'s column as data.interactions.columns.{field}"
             )
-        chosen[field] = name
     return chosen
 
 
@@ -106,7 +91,7 @@ def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if kind.is_temporal():
         return column.cast(pl.Datetime("us")).dt.epoch("s")
-    number = _number(column.cast(pl.String).str.strip_chars() if kind == pl.String else column)
+    number = _number(column.cast(pl.String).str.strip_chars())
     text: pl.Expr = pl.when(number.is_null()).then(column.cast(pl.String))  # of numbers nothing is left to parse
     text = text.str.strip_chars().str.replace(" ", "T").str.replace("Z$", "+00:00")
     scale = pl.when(number >= 1e17).then(1e9).when(number >= 1e14).then(1e6).when(number >= 1e11).then(1e3).otherwise(1)
@@ -118,45 +103,25 @@ def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
     )
 
 
-def _usable(path: Path, columns: Mapping[str, str | None], feedback: Feedback) -> pl.LazyFrame:
+def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked: Rule | None) -> pl.LazyFrame:
     """Return the rows as row (counted from 1), user, item, liked (null: neither), time, and problem (null: usable)."""
-    rows, names = _scan(path, columns)
+    rows = _scan(path, columns)
     kinds = rows.collect_schema()
     sign, is_number = pl.lit(True), pl.lit(True)
-    if "value" in names:
-        value = _text(names["value"], pl.String()) if kinds[names["value"]] == pl.String else pl.col(names["value"])
-        sign = feedback.sign(value.cast(pl.String))
-        is_number = _number(value).is_not_null() if isinstance(feedback.liked, float) else is_number
-    more = (pl.col(_MORE) != "") if _MORE in kinds else pl.lit(False)
-    user, item = (_text(names[field], kinds[names[field]]) for field in ("user", "item"))
-    seconds = _seconds(names["time"], kinds[names["time"]])
-    problem = (
-        pl.when(more.fill_null(False))
-        .then(pl.lit("more fields than the header names"))
-        .when(user == "")
-        .then(pl.lit("no user"))
-        .when(item == "")
-        .then(pl.lit("no item"))
-        .when(~is_number)
-        .then(pl.lit("the rating is no number"))
-        .when(~seconds.is_between(_FIRST_TIME, _END_TIME, closed="left").fill_null(False))
-        .then(pl.lit("the time is none from 1990 to 2099"))
+    if "value" in kinds:
+        value = pl.col("value").cast(pl.String).str.strip_chars()
+        sign = _sign(value, liked, disliked)
+        is_number = _number(value).is_not_null() if isinstance(liked, float) else is_number
+    user, item, seconds = _text("user", kinds["user"]), _text("item", kinds["item"]), _seconds("time", kinds["time"])
+    in_range = seconds.is_between(_FIRST_TIME, _END_TIME, closed="left").fill_null(False)
+    problem = pl.coalesce(
+        pl.when(user == "").then(pl.lit("no user")),
+        pl.when(item == "").then(pl.lit("no item")),
+        pl.when(~is_number).then(pl.lit("the rating is no number")),
+        pl.when(~in_range).then(pl.lit("the time is none from 1990 to 2099")),
     )
     cells = rows.select(user=user, item=item, liked=sign, time=seconds, problem=problem)
     return cells.with_row_index("row", offset=1)
-
-
-def _keep_aside(log: pl.LazyFrame, path: Path, quarantine: Quarantine) -> None:
-    """Keep the rows aside that cannot be used. Raises `InputError` where these are too many."""
-    unusable = log.filter(pl.col("problem").is_not_null()).select("row", "problem", "user", "item")
-    rows = unusable.head(MAX_UNUSABLE + 1).collect(engine="streaming").sort("row")
-    if len(rows) > MAX_UNUSABLE:
-        row, problem, *_ = rows.row(0)
-        raise InputError(
-            f"{path}: more than {MAX_UNUSABLE:,} rows cannot be used (row {row}: {problem}); mend the file"
-        )
-    for row, problem, user, item in rows.iter_rows():
-        quarantine.add("interactions", f"{path.name}:{row}", problem, f"user {user}, item {item}")
 
 
 def _drawn(
@@ -173,7 +138,8 @@ def _drawn(
 def read_log(
     path: Path,
     columns: Mapping[str, str | None],
-    feedback: Feedback,
+    liked: Rule,
+    disliked: Rule | None,
     num_prompts: Callable[[np.ndarray], np.ndarray],
     max_prompts: int,
     seed: int,
@@ -181,29 +147,34 @@ def read_log(
 ) -> pl.DataFrame:
     """Return what the drawn users liked and disliked: user, item, liked, time (seconds), sorted by these.
 
-    `columns` names the log's columns where they are none of `KNOWN_COLUMNS`. `num_prompts` gives for numbers of liked
-    items the numbers of prompts; users are drawn until there are `max_prompts`. Rows that cannot be used go to the
-    quarantine. Raises `InputError` on a file that cannot be read, and where nobody liked enough.
+    `columns` names the log's columns where they are none of `KNOWN_COLUMNS`. `liked` and `disliked` are a minimum and a
+    maximum rating, or names of events; of a log that has neither, everything is liked. `num_prompts` gives for numbers
+    of liked items the numbers of prompts; users are drawn until there are `max_prompts`. Rows that cannot be used go to
+    the quarantine. Raises `InputError` on a file that cannot be read, and where nobody liked enough.
     """
     try:
-        log = _usable(path, columns, feedback)
+        log = _usable(path, columns, liked, disliked)
         usable = pl.col("problem").is_null()
-        counts = log.group_by("user").agg(
-            pl.len().alias("rows"), usable.sum().alias("usable"), (usable & pl.col("liked")).sum().alias("likes")
-        )
-        by_user = counts.collect(engine="streaming")
-        quarantine.count("interactions", int(by_user["rows"].sum()))
-        if by_user["usable"].sum() < by_user["rows"].sum():
-            _keep_aside(log, path, quarantine)
+        likes = (usable & pl.col("liked")).sum()
+        by_user = log.group_by("user").agg(rows=pl.len(), likes=likes).collect(engine="streaming")
+        unusable = log.filter(~usable).head(MAX_UNUSABLE + 1).collect(engine="streaming").sort("row")
         users = _drawn(by_user, num_prompts, max_prompts, seed)
         drawn = log.filter(usable & pl.col("liked").is_not_null()).join(users.lazy(), on="user", how="semi")
         rows = drawn.select("user", "item", "liked", "time").collect(engine="streaming")
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not a readable log ({reason}); export it again") from None
+    quarantine.count("interactions", int(by_user["rows"].sum()))
+    for row, user, item, _, _, problem in unusable.iter_rows():
+        quarantine.add("interactions", f"{path.name}:{row}", problem, f"user {user}, item {item}")
+    if len(unusable) > MAX_UNUSABLE:
+        raise InputError(
+            f"{path}: more than {MAX_UNUSABLE:,} rows cannot be used (row {unusable['row'][0]}: "
+            f"{unusable['problem'][0]}); mend the file"
+        )
     if users.is_empty():
         raise InputError(
             f"{path}: no user of {len(by_user):,} has liked enough items; look at data.interactions.liked, and lower "
-            "min_liked"
+            f"min_liked ({quarantine.summary() or 'every row can be used'})"
         )
     return rows.sort("user", "time", "item", "liked")

@@ -1,10 +1,12 @@
 """A log of interactions as conversations: a history in words, and what the user liked next (docs/data.md)."""
 
 import datetime
+import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,11 +14,10 @@ import polars as pl
 
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.catalog_files import metadata_columns, read_raw_rows
-from convrec.data.conversations import prompt_key
+from convrec.data.conversations import messages_of, prompt_key
 from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.histories import SHIPPED, Moment, Sizes, Templates, moments, most_common_genres, user_rng
-from convrec.data.sources.interaction_log import Feedback, read_log
+from convrec.data.sources.interaction_log import read_log
 from convrec.data.sources.source import Source
 from convrec.data.titles import usable_id
 from convrec.project.errors import InputError
@@ -34,8 +35,15 @@ _AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "c
 _TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: \([^()]*\))*?)(?P<year> \(\d{4}\))?")
 _OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
 _ARTICLE_LAST = re.compile(r"^(.+), (The|An?|Les?|La|Il|El|Das|Der|Die)$")
-_LOGS = ("u.data", "ratings.dat", "ratings.csv", "ratings.parquet", "interactions.csv", "interactions.parquet")
-_ITEMS = ("u.item", "movies.dat", "movies.csv", "items.csv", "items.parquet", "items.jsonl")
+_FILES = (
+    *(("u.data", "u.item"), ("ratings.dat", "movies.dat")),
+    *(("ratings.csv", "movies.csv"), ("ratings.csv", "items.csv")),
+)
+TEMPLATES = Path(__file__).with_name("histories.txt")
+_OPTION = re.compile(r"\[([^\[\]]*)\]")
+_NAME = re.compile(r"\{(\w+)\}")
+_STATED_GENRES = 0.5  # share of the conversations that name genres, if the items have any
+_NUM_GENRES = 2  # at most
 
 
 def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, Path]:
@@ -43,19 +51,15 @@ def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, 
 
     Of the Amazon reviews these are `NAME.jsonl` and `meta_NAME.jsonl`. Raises `InputError` where there is none.
     """
-    there = sorted(path.name for path in folder.glob("*"))
-    products = [name for name in there if name.startswith("meta_") and name.removeprefix("meta_") in there]
-    logs = [log] if log else [*_LOGS, *(name.removeprefix("meta_") for name in products)]
-    found_log = next((name for name in logs if (folder / name).is_file()), None)
-    catalogs = [items] if items else [*_ITEMS, f"meta_{found_log}"]
-    found_items = next((name for name in catalogs if (folder / name).is_file()), None)
-    if found_log and found_items:
-        return folder / found_log, folder / found_items
-    what, field = ("items", "data.catalog") if found_log else ("log", "data.interactions.log")
-    wanted = (items if found_log else log) or "of a known name"
+    there = sorted(path.name for path in folder.glob("*") if path.is_file())
+    amazon = [(name.removeprefix("meta_"), name) for name in there if name.startswith("meta_")]
+    for known in (*_FILES, *amazon):
+        names = log or known[0], items or known[1]
+        if {*names} <= {*there}:
+            return folder / names[0], folder / names[1]
     raise InputError(
-        f"data.path = {str(folder)!r}: no file of the {what} {wanted} there (found {', '.join(there)[:200]}); give its "
-        f"name in {field}"
+        f"data.path = {str(folder)!r}: no log {log or 'of a known name'} with items {items or 'of a known name'} there "
+        f"(found {', '.join(there)[:200]}); give their names in data.interactions.log and data.catalog"
     )
 
 
@@ -107,19 +111,132 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
     if column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat"):
         rows = [_natural(row) for row in rows]
     fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
-    ids = [row.get(column) for row in rows]
     bare = [{name: value for name, value in row.items() if name != "id"} for row in rows]
     catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
     indices: dict[str, int] = {}
-    for number, (own_id, place) in enumerate(zip(ids, places, strict=True), start=1):
+    for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):
         try:
-            key = usable_id(own_id, column)
+            key = usable_id(row.get(column), column)
         except ValueError as problem:
-            quarantine.add("catalog", number, str(problem), own_id)
+            quarantine.add("catalog", number, str(problem), row)
             continue
         if key and place is not None:
             indices.setdefault(key, place)
     return catalog, indices
+
+
+class Sizes(NamedTuple):
+    """How much of a history a conversation names, and what its ground truth is: see `config.Interactions`."""
+
+    min_liked: int
+    max_liked: int
+    max_disliked: int
+    num_truths: int
+    window_days: float | None
+    prompts_per_user: int
+
+    def num_prompts(self, likes: np.ndarray) -> np.ndarray:
+        """Return how many conversations users with so many liked items give, at most. Shape: that of `likes`."""
+        return np.clip(likes.astype(np.int64) - self.min_liked, 0, self.prompts_per_user)
+
+
+class Moment(NamedTuple):
+    """A moment of one user: the items named and the ground truth, as positions in the user's history in order of time.
+
+    Each item stands there once: in `liked` and `disliked` as it was taken last, in `truths` as it is taken next. `past`
+    is everything that was liked before, `asked` is the time of the first item of the ground truth.
+    """
+
+    liked: list[int]
+    disliked: list[int]
+    past: list[int]
+    truths: list[int]
+    asked: int
+
+
+def _once(positions: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return the first position of each item among the positions, in their order."""
+    return positions[np.sort(np.unique(items[positions], return_index=True)[1])]
+
+
+def moments(
+    items: np.ndarray,
+    times: np.ndarray,
+    is_liked: np.ndarray,
+    periods: np.ndarray,
+    sizes: Sizes,
+    rng: np.random.Generator,
+) -> Iterator[Moment]:
+    """Yield the moments that one user is asked about, drawn among those with enough liked items before and one after.
+
+    Named are the last liked and disliked items before, the ground truth is the next liked ones, within the window and
+    the period of the first. The history, the indices of `items`, is in order of time. Shapes: (n,), all four.
+    """
+    likes, dislikes = np.flatnonzero(is_liked), np.flatnonzero(~is_liked)
+    cuts = np.arange(sizes.min_liked, len(likes))
+    for cut in np.sort(rng.choice(cuts, min(len(cuts), sizes.prompts_per_user), replace=False)):
+        first = likes[cut]
+        truths = _once(likes[cut:], items)[: sizes.num_truths]
+        within = periods[truths] == periods[first]
+        if sizes.window_days is not None:
+            within &= times[truths] <= times[first] + sizes.window_days * 86_400
+        number = int(rng.integers(sizes.min_liked, sizes.max_liked + 1))
+        num_disliked = int(rng.integers(0, sizes.max_disliked + 1))
+        liked = _once(likes[:cut][::-1], items)
+        if len(liked) < sizes.min_liked:
+            continue
+        before = _once(dislikes[: np.searchsorted(dislikes, first)][::-1], items)
+        disliked = before[~np.isin(items[before], items[likes[:cut]])]
+        yield Moment(
+            liked=np.sort(liked[:number]).tolist(),
+            disliked=np.sort(disliked[:num_disliked]).tolist(),
+            past=likes[:cut].tolist(),
+            truths=truths[within].tolist(),
+            asked=int(times[first]),
+        )
+
+
+def user_rng(seed: int, user: str) -> np.random.Generator:
+    """Return the generator of a user: it depends on the seed and the user's id alone, not on who else is in the log."""
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"{seed}/{user}".encode()).digest()[:16]))
+
+
+class Templates:
+    """The conversations of histories.txt; `item` and `items` are the words of the domain."""
+
+    def __init__(self, item: str, items: str):
+        self._domain = {"item": item, "items": items}
+        lines = TEMPLATES.read_text(encoding="utf-8").splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("#"))
+        self._templates = text.strip().split("\n\n")
+
+    def write(
+        self, liked: Sequence[str], disliked: Sequence[str], genres: Sequence[str], rng: np.random.Generator
+    ) -> list[dict[str, str]]:
+        """Return the messages of one conversation."""
+        template = self._templates[int(rng.integers(len(self._templates)))]
+        states_genres = rng.random() < _STATED_GENRES
+        words = self._domain | {
+            "liked": _joined(liked),
+            "disliked": _joined(disliked),
+            "genres": _joined(genres) if states_genres else "",
+        }
+
+        def option(match: re.Match[str]) -> str:
+            return match.group(1) if all(words[name] for name in _NAME.findall(match.group(1))) else ""
+
+        text = _OPTION.sub(option, template).format(**words)
+        return messages_of("\n".join(" ".join(line.split()) for line in text.splitlines()))
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def most_common_genres(genres: Sequence[Sequence[str]]) -> list[str]:
+    """Return the genres that most of the items have, at most two; the first named comes first where they are even."""
+    counts = Counter(genre for of_item in genres for genre in of_item)
+    return [genre for genre, _ in counts.most_common(_NUM_GENRES)]
 
 
 def read_interactions(
@@ -134,7 +251,6 @@ def read_interactions(
     max_prompts: int,
     genres: str,
     split_days: Sequence[datetime.date],
-    templates: str | None,
     domain: tuple[str, str],
     seed: int,
     line_column: str | None = None,
@@ -144,30 +260,29 @@ def read_interactions(
     """Return the catalog and the canonical rows: one row for each moment at which a user is asked.
 
     `log` and `catalog` are the names of their files (None: known names), `liked` and `disliked` the thresholds or
-    events of `Feedback`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
+    events of `read_log`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
     `split_days` (in UTC), so none reaches into a later split. `domain` has the words for one item and for several. With
     `repeats`, an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
     `InputError` if a file cannot be read, and if there is no row.
     """
     log_path, items_path = find_files(folder, log, catalog)
-    words = Templates(folder / templates if templates else SHIPPED, *domain)
+    words, limits = Templates(*domain), Sizes(**sizes)
     items, indices = read_items(items_path, quarantine, line_column)
-    limits = Sizes(**sizes)
-    feedback = Feedback(liked, disliked)
-    taken = read_log(log_path, columns, feedback, limits.num_prompts, max_prompts, seed, quarantine)
+    taken = read_log(log_path, columns, liked, disliked, limits.num_prompts, max_prompts, seed, quarantine)
     taken = _with_items(taken, indices, quarantine)
     if not repeats:
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
     of_item = [item.metadata.get(genres, "").split(", ") if item.metadata.get(genres) else [] for item in items.items]
     rows = []
-    for user, index, is_liked, times in _histories(taken):
-        rng = user_rng(seed, user)
+    for (user,), history in taken.group_by("user", maintain_order=True):
+        rng = user_rng(seed, str(user))
+        index, is_liked, times = (history[name].to_numpy() for name in ("index", "liked", "time"))
         order = np.lexsort((rng.random(len(times)), times))  # items with the same time have no order
         index, is_liked, times = index[order], is_liked[order], times[order]
         periods = np.searchsorted(starts, times, side="right")
         for moment in moments(index, times, is_liked, periods, limits, rng):
-            rows.append(_row(user, moment, index, items, of_item, words, rng))
+            rows.append(_row(str(user), moment, index, items, of_item, words, rng))
     if not rows:
         raise InputError(f"{log_path}: no user has liked enough items of {items_path}: are their ids the same?")
     quarantine.count("groundtruth", sum(len(row["groundtruth"]) for row in rows))
@@ -176,25 +291,13 @@ def read_interactions(
 
 def _with_items(log: pl.DataFrame, indices: Mapping[str, int], quarantine: Quarantine) -> pl.DataFrame:
     """Return the rows with the index of each item; ids without an item are kept aside, once."""
-    table = pl.DataFrame(
-        {"item": list(indices), "index": list(indices.values())}, {"item": pl.String, "index": pl.Int64}
-    )
-    ids = log.select(pl.col("item").unique())
+    ids = log["item"].unique().sort().to_list()
     quarantine.count("items of the log", len(ids))
-    for own_id in ids.join(table, on="item", how="anti")["item"].sort():
-        quarantine.add("items of the log", own_id, "not in the items file", own_id)
-    return log.join(table, on="item", maintain_order="left")
-
-
-def _histories(log: pl.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield for each user: id, indices of items, whether they were liked, times."""
-    lengths = log.group_by("user", maintain_order=True).len()
-    index, is_liked, times = (log[name].to_numpy() for name in ("index", "liked", "time"))
-    start = 0
-    for user, length in lengths.iter_rows():
-        chosen = slice(start, start + length)
-        yield user, index[chosen], is_liked[chosen], times[chosen]
-        start += length
+    for own_id in ids:
+        if own_id not in indices:
+            quarantine.add("items of the log", own_id, "not in the items file", own_id)
+    index = pl.col("item").replace_strict(indices, default=None, return_dtype=pl.Int64)
+    return log.with_columns(index=index).drop_nulls("index")
 
 
 def _row(
@@ -209,8 +312,7 @@ def _row(
     """Return the canonical row of a moment; `index` has the items of the user's history in order of time."""
     liked, disliked = ([str(catalog.items[index[n]]) for n in part] for part in (moment.liked, moment.disliked))
     common = most_common_genres([genres[index[n]] for n in reversed(moment.past)])
-    messages, names_disliked = templates.write(liked, disliked, common, rng)
-    disliked = disliked if names_disliked else []
+    messages = templates.write(liked, disliked, common, rng)
     items = [catalog.items[index[n]] for n in moment.truths]
     return {
         "conversation_id": f"{user}-{len(moment.past)}",

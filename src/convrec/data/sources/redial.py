@@ -6,23 +6,22 @@ metadata. Source: Li et al. 2018, "Towards Deep Conversational Recommendations".
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import read_raw_rows
 from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import check_conversation_length
+from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
-from convrec.data.titles import title_and_year, usable_id, usable_title
+from convrec.data.titles import title_and_year, usable_title
 from convrec.project.errors import InputError
-from convrec.project.text import is_clean
 
 METADATA = ("genre", "plot", "director", "star")
 _MENTION = re.compile(r"@(\d+)")
@@ -57,15 +56,6 @@ class _Dialogue(BaseModel):
     answers: Annotated[dict[str, _Form], BeforeValidator(_or_empty)] = Field(alias="respondentQuestions")
     own_answers: Annotated[dict[str, _OwnForm], BeforeValidator(_or_empty)] = Field({}, alias="initiatorQuestions")
 
-    @model_validator(mode="after")
-    def _is_usable(self) -> "_Dialogue":
-        texts = [message.text for message in self.messages]
-        check_conversation_length(texts)
-        if not usable_id(self.id, "conversationId") or not all(map(is_clean, texts)):
-            raise ValueError("no conversationId, or a text with a NUL")
-        usable_id(self.seeker, "initiatorWorkerId")
-        return self
-
 
 def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, _Dialogue]:
     """Return the usable dialogues by file and line."""
@@ -75,13 +65,13 @@ def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, _Dialogue
     dialogues = {}
     for path in paths:
         for number, raw in json_lines(path):
-            quarantine.count("conversations")
             try:
                 dialogues[f"{path.name}:{number}"] = _Dialogue.model_validate(raw)
             except ValidationError as error:
                 problem = error.errors()[0]
                 reason = f"{problem['loc'][0]}: {problem['msg']}" if problem["loc"] else problem["msg"]
-                quarantine.add("conversations", f"{path.name}:{number}", reason.removeprefix("Value error, "), raw)
+                quarantine.count("conversations")
+                quarantine.add("conversations", f"{path.name}:{number}", reason, raw)
     return dialogues
 
 
@@ -112,53 +102,47 @@ def _mentioned(dialogue: _Dialogue, by_id: dict[str, Item]) -> Mapping[str, Item
     return ChainMap(by_id, own)
 
 
-def _rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item], quarantine: Quarantine) -> list[dict[str, Any]]:
-    """Return the rows of one dialogue: a row for each turn with suggestions that the seeker liked.
+def _raw_rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of one dialogue: a row for each turn with suggestions that the seeker liked.
 
     The seeker disliked what their own form says, or the other one where that has no answer.
     """
     items, forms = _mentioned(dialogue, by_id), {**dialogue.answers, **dialogue.own_answers}
     liked = {key for key, form in dialogue.answers.items() if form.suggested == 1 and form.liked == LIKED}
-    disliked = {key for key, form in forms.items() if form.liked == DISLIKED}
-    rows: list[dict[str, Any]] = []
     said: list[tuple[str, list[str]]] = []  # role, and the texts that it sent in a row
-    seen: dict[str, None] = {}  # titles, in order
-    hated: dict[str, None] = {}  # those of them that the seeker disliked
-    conversation = usable_id(dialogue.id, "conversationId")
+    seen: dict[str, dict[str, Any]] = {}  # items by title, in order
+    hated: dict[str, dict[str, Any]] = {}  # those of them that the seeker disliked
     for turn, message in enumerate(dialogue.messages):
         if not message.text.strip():
             continue
-        ids = list(dict.fromkeys(_MENTION.findall(message.text)))
-        is_seeker = message.sender == dialogue.seeker
-        if not is_seeker and any(role == "user" for role, _ in said[:2]):
-            wanted = [movie for movie in ids if movie in liked]
-            quarantine.count("groundtruth", len(wanted))
-            for movie in wanted:
-                if movie not in items:
-                    quarantine.add("groundtruth", f"{source} turn {turn}", "no name", movie)
-            named = [items[movie] for movie in wanted if movie in items]
-            truths = [{"title": item.title, "year": item.year} for item in named if item.title not in seen]
-            if truths:
-                rows.append(
-                    {
-                        "conversation_id": conversation,
-                        "prompt_id": f"{conversation}-{turn}",
-                        "user_id": usable_id(dialogue.seeker, "initiatorWorkerId"),
-                        "date": "",
-                        "messages": [{"role": role, "content": " ".join(texts)} for role, texts in said],
-                        "groundtruth": truths,
-                        "seen_titles": list(seen),
-                        "disliked_titles": list(hated),
-                    }
-                )
+        named: dict[str, dict[str, Any]] = {
+            movie: {"title": items[movie].title, "year": items[movie].year} if movie in items else {"id": movie}
+            for movie in _MENTION.findall(message.text)
+        }
+        role = "user" if message.sender == dialogue.seeker else "assistant"
+        truths = [item for movie, item in named.items() if movie in liked and item.get("title") not in seen]
+        if role == "assistant" and truths and any(speaker == "user" for speaker, _ in said[:2]):
+            yield (
+                f"{source} turn {turn}",
+                {
+                    "conversation_id": dialogue.id,
+                    "prompt_id": f"{dialogue.id}-{turn}",
+                    "user_id": dialogue.seeker,
+                    "messages": [{"role": speaker, "content": " ".join(texts)} for speaker, texts in said],
+                    "groundtruth": truths,
+                    "seen_titles": list(seen.values()),
+                    "disliked_titles": list(hated.values()),
+                },
+            )
         text = _MENTION.sub(lambda match: str(items.get(match.group(1), match.group())), message.text)
-        role = "user" if is_seeker else "assistant"
         if not said or said[-1][0] != role:
             said.append((role, []))
         said[-1][1].append(text)
-        seen |= dict.fromkeys(items[movie].title for movie in ids if movie in items)
-        hated |= dict.fromkeys(items[movie].title for movie in ids if movie in items and movie in disliked)
-    return rows
+        for movie, item in named.items():
+            if movie in items:
+                seen.setdefault(item["title"], item)
+                if movie in forms and forms[movie].liked == DISLIKED:
+                    hated.setdefault(item["title"], item)
 
 
 def read_redial(folder: Path, quarantine: Quarantine) -> Source:
@@ -171,7 +155,8 @@ def read_redial(folder: Path, quarantine: Quarantine) -> Source:
     """
     dialogues = _read_dialogues(folder, quarantine)
     catalog, by_id = _catalog(folder, dialogues.values(), quarantine)
-    rows = [row for source, dialogue in dialogues.items() for row in _rows(source, dialogue, by_id, quarantine)]
+    raw_rows = (row for source, dialogue in dialogues.items() for row in _raw_rows(source, dialogue, by_id))
+    rows = usable_rows(raw_rows, catalog, quarantine)
     if not rows:
         raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a suggestion that the seeker liked")
     return Source(catalog, pd.DataFrame(rows))

@@ -1,7 +1,5 @@
 """The embedded world as files in the project's own schema: an example of a team's monthly files (docs/data.md)."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import pandas as pd
 
 from convrec.data.catalog import build_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import embedded_rows, simulate
+from convrec.data.sources.synthetic import FILMS, embedded_rows, simulate
 from convrec.project.atomic import write_text
 from convrec.project.errors import InputError
 
@@ -27,24 +25,15 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int) ->
     if until not in months:
         raise InputError(f"--until {until}: the sample has the months {months[0]} to {months[-1]}")
     folder.mkdir(parents=True, exist_ok=True)
-    films = embedded_rows()
-    catalog, _ = build_catalog(films, ("genres", "keywords"), Quarantine())
+    catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())
     rows, _ = simulate(catalog, seed, num_conversations, months, _ANSWER_LENGTH)
-    written = []
-    if not (folder / "catalog.csv").exists():
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(films[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(films)
-        write_text(folder / "catalog.csv", text.getvalue())
-        written.append(folder / "catalog.csv")
+    texts = {"catalog.csv": FILMS.read_text(encoding="utf-8")}
     fields = [name for name in rows if name not in ("prompt_id", "user_id")]
     for month in months[: months.index(until) + 1]:
-        path = folder / f"conversations-{month}.jsonl"
-        if path.exists():
-            continue
-        chosen = rows.loc[rows["date"].str.startswith(month), fields].to_dict("records")
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in sorted(chosen, key=lambda row: row["date"])]
-        write_text(path, "".join(lines))
-        written.append(path)
+        chosen = rows.loc[rows["date"].str.startswith(month), fields].sort_values("date", kind="stable")
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in chosen.to_dict("records")]
+        texts[f"conversations-{month}.jsonl"] = "".join(lines)
+    written = [folder / name for name in texts if not (folder / name).exists()]
+    for path in written:
+        write_text(path, texts[path.name])
     return written

@@ -14,7 +14,6 @@ out of date, as also happens, more slowly, with real catalogs.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import Request, write_change_of_mind, write_conversation
 from convrec.data.sources.source import Source
 
+FILMS = Path(__file__).with_name("films.csv")
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
 SWAY = (1.0, 2.0)  # weight of popularity in a user's utility: uniform between these
 STATED_DECADE = 0.75  # share of users who want a decade
@@ -60,8 +60,7 @@ class Taste:
 
 def embedded_rows() -> list[dict]:
     """Return the raw rows of the embedded catalog of films."""
-    with files("convrec.data.sources").joinpath("films.csv").open(encoding="utf-8") as stream:
-        return pd.read_csv(stream, dtype=str, keep_default_na=False).to_dict("records")
+    return pd.read_csv(FILMS, dtype=str, keep_default_na=False).to_dict("records")
 
 
 class World:

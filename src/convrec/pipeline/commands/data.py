@@ -32,7 +32,7 @@ def diff(
         write: Also write all changes to this file, as JSON.
         limit: Names shown per kind of change.
     """
-    from convrec.data.revisions.diff import diff as difference
+    from convrec.data.revisions import diff as difference
     from convrec.project.atomic import check_target, write_text
 
     if write is not None:

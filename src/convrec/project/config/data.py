@@ -54,7 +54,6 @@ class Interactions(Section):
     prompts_per_user: Whole = Field(ge=1)
     max_prompts: int = Field(ge=1, le=10_000_000)
     genres: str
-    templates: FileBelow | None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Interactions":
