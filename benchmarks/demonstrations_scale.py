@@ -158,7 +158,7 @@ def main() -> None:
         embedder = Kept(fitted, texts, conversations)
     grounder = Grounder(catalog, 85, 97)
     with stage("parse and remap", rows):
-        lists = (parse_answer(text, catalog).entries for text in answers)
+        lists = (parse_answer(text, catalog) for text in answers)
         remapped = remap(lists, conversations, catalog, embedder, grounder, conversation_weight=1.0)
     with stage(f"top {LIST_LENGTH} of remap", rows):
         top, _ = top_items(remapped.scores, LIST_LENGTH, seen)
@@ -189,7 +189,7 @@ def main() -> None:
     with stage(f"top {LIST_LENGTH} of adjust", rows):
         top_items(remapped.scores, LIST_LENGTH, seen, fit.weight, fit.bias)
 
-    few = [parse_answer(text, catalog).entries for text in answers[:SAMPLE]]
+    few = [parse_answer(text, catalog) for text in answers[:SAMPLE]]
     plain = formula(catalog, few, embedder, grounder, texts, conversations[:SAMPLE])
 
     def blocks() -> np.ndarray:

@@ -16,7 +16,7 @@ COMMAND = """
 import contextlib
 from convrec.cli import main
 with contextlib.suppress(SystemExit):
-    main(["parse", "--responses", "no file"])
+    main(["score", "--predictions", "no file"])
 import torch
 """
 OURS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CONVREC_THREADS", "LOCAL_WORLD_SIZE", "GOMP_SPINCOUNT")
