@@ -156,7 +156,7 @@ def main() -> None:
     with stage("embedding (not counted)", rows):
         fitted = RandomEmbedder(options.dimensions) if options.dimensions else TfidfEmbedder(texts)
         embedder = Kept(fitted, texts, conversations)
-    grounder = Grounder(catalog, 85, 97)
+    grounder = Grounder(catalog)
     with stage("parse and remap", rows):
         lists = (parse_answer(text, catalog) for text in answers)
         remapped = remap(lists, conversations, catalog, embedder, grounder, conversation_weight=1.0)
@@ -177,11 +177,7 @@ def main() -> None:
             positives,
             np.arange(0, rows, 10),
             epochs=options.epochs,
-            patience=3,
-            learning_rate=0.05,
             batch_size=512,
-            weight_penalty=0.01,
-            bias_penalty=0.01,
             seed=0,
         )
     for losses in fit.losses:

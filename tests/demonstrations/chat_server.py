@@ -14,13 +14,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from convrec.demonstrations.chat import Budget
-
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 180.0  # seconds after which a test that waits for the server has failed
 KEY = "sk-test-0123456789abcdef"
-UNLIMITED = Budget(max_tokens=None, max_cost=None, prompt_price=100.0, completion_price=200.0)
-COST = (PROMPT_TOKENS * 100 + COMPLETION_TOKENS * 200) / 1e6  # of one call
 
 
 @dataclass(frozen=True)

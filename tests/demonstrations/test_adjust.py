@@ -10,10 +10,7 @@ from convrec.demonstrations.quality import popularity
 SETTINGS = {
     "epochs": 60,
     "patience": 60,
-    "learning_rate": 0.05,
     "batch_size": 64,
-    "weight_penalty": 0.01,
-    "bias_penalty": 0.01,
     "seed": 3,
 }
 NOTHING = np.array([], dtype=np.int64)

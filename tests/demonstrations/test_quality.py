@@ -48,7 +48,7 @@ def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
         "Heat (1995)\nDune\nAlien: The Zqx (1979)\nUp: Up Again (2011)\nUp",
     ]
     lists = [parse_list(text, catalog, reading="lenient") for text in texts]
-    shares = match_shares(position_weights(lists, Grounder(catalog, 85, 97)))
+    shares = match_shares(position_weights(lists, Grounder(catalog)))
     kinds = {"exact": 4 / 8, "normalised": 1 / 8, "fuzzy": 0, "truncated": 1 / 8}
     assert shares == {"mentions": 8, "before": 3 / 8, "after": 6 / 8, **kinds}
 

@@ -33,7 +33,7 @@ def test_the_simulated_teacher_makes_the_known_faults(world):
     assert any(e.year is not None and e.index is None and films.indices_of_title(e.title) for e in flat), "wrong years"
     assert any(e.year is not None and not films.indices_of_title(e.title) for e in flat), "outside the catalog"
     assert any(text.startswith(("1. ", '"')) for text in answers), "numbering and quotes"
-    kinds = {match.kind if match else None for match in Grounder(films, 85, 97).match(flat)}
+    kinds = {match.kind if match else None for match in Grounder(films).match(flat)}
     assert kinds == {"exact", "normalised", "fuzzy", None}, "other spellings and typing errors"
 
 

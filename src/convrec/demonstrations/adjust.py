@@ -12,6 +12,10 @@ from convrec.classical.scores import BLOCK, Blocks, Subset, flat_entries, top_it
 
 logger = logging.getLogger(__name__)
 
+LEARNING_RATE = 0.05
+PATIENCE = 3  # epochs without a better likelihood on held-out prompts
+PENALTY = 0.01  # as published, of w and of b
+
 
 class Fit(NamedTuple):
     """w and b of the best epoch, and the mean loss of each epoch, from 0 (w = 1, b = 0), on both sets of rows.
@@ -71,14 +75,12 @@ def fit_adjust(
     held_out: np.ndarray,
     *,
     epochs: int,
-    patience: int,
-    learning_rate: float,
     batch_size: int,
-    weight_penalty: float,
-    bias_penalty: float,
     seed: int,
+    learning_rate: float = LEARNING_RATE,
+    patience: int = PATIENCE,
 ) -> Fit:
-    """Return w and b that maximise the log-likelihood minus weight_penalty · ‖w - 1‖² and bias_penalty · ‖b‖².
+    """Return w and b that maximise the log-likelihood minus `PENALTY` · (‖w - 1‖² + ‖b‖²).
 
     Adam on mini-batches of the rows outside `held_out`; the rate falls to 0 along a cosine. It stops after `patience`
     epochs without a lower loss on the held-out rows, and returns the best epoch, which may be 0. Rows without
@@ -109,8 +111,8 @@ def fit_adjust(
                 weight, bias, scores.block(batch), positives[batch]
             )
             # the mean over the rows of the whole objective, estimated from this batch
-            weight.grad = weight_gradient / len(batch) + 2 * weight_penalty * (weight - 1) / len(fitted)
-            bias.grad = bias_gradient / len(batch) + 2 * bias_penalty * bias / len(fitted)
+            weight.grad = weight_gradient / len(batch) + 2 * PENALTY * (weight - 1) / len(fitted)
+            bias.grad = bias_gradient / len(batch) + 2 * PENALTY * bias / len(fitted)
             optimizer.step()
             total += loss.item()
         schedule.step()

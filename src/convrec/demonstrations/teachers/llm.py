@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import transcript
 from convrec.data.mentions import Mentions
 from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.reflect import parse_ratings
 from convrec.demonstrations.teachers import Row, Setting, Teacher
 from convrec.project.errors import InputError
@@ -35,9 +35,8 @@ _FIELD = re.compile(r"\{(\w+)\}")  # other braces, as those of JSON, are text
 
 
 def make(setting: Setting) -> Teacher:
-    options = dict(setting.options)
-    chosen = {name: options.pop(name) for name in ("kind", "noise", "fault_rate", "budget")}
-    chat = ChatClient(CallStore(setting.calls), budget=Budget(**chosen["budget"]), **options)
+    options = {name: value for name, value in setting.options.items() if name != "kind"}
+    chat = ChatClient(CallStore(setting.calls), **options)
     prompts = Prompts(setting.prompts, setting.domain)
     return LLMTeacher(chat, prompts, setting.catalog, setting.candidates_per_call, setting.conversations)
 
