@@ -44,14 +44,6 @@ def test_adjust_recovers_a_popularity_shift_and_weights(shift_of_weight):
     assert distance["after"] < distance["before"]
 
 
-def test_the_same_seed_gives_the_same_numbers():
-    scores, positives, _, _ = _shifted(300)
-    first, second = (fit_adjust(scores, positives, np.arange(30), **SETTINGS) for _ in range(2))
-    np.testing.assert_array_equal(first.weight, second.weight)
-    np.testing.assert_array_equal(first.bias, second.bias)
-    assert first.losses == second.losses
-
-
 def test_it_stops_when_the_held_out_rows_fit_worse_and_returns_the_best_epoch():
     rng = np.random.default_rng(1)
     values = rng.standard_normal((60, 30))

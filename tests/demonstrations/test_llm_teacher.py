@@ -60,12 +60,6 @@ def folder(tmp_path):
     return shutil.copytree(ROOT / "prompts", tmp_path / "prompts")
 
 
-def test_a_prompt_of_the_workspace_may_hold_json(folder):
-    (folder / "judge.txt").write_text('Answer as {"1": 2}.\n{conversation}\n{candidates}', encoding="utf-8")
-    text = Prompts(folder, MOVIES).fill("judge", conversation="Hi", candidates="1. Heat")
-    assert text == 'Answer as {"1": 2}.\nHi\n1. Heat'
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,12 +6,10 @@ from convrec.data.parsing import parse_list
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
     PLACED_BY,
-    answer_shapes,
     check_demonstrations,
     match_shares,
     placed_by,
     popularity,
-    source_shares,
 )
 from convrec.demonstrations.remap import position_weights
 from convrec.project.errors import InputError
@@ -38,10 +36,6 @@ def test_a_demonstration_is_exactly_n_unseen_catalog_lines(catalog, text, reason
         check_demonstrations([text], rows, catalog, 2)
 
 
-def test_answers_are_counted_by_their_length():
-    assert answer_shapes([0, 19, 20, 20, 21], 20) == {"empty": 0.2, "fewer": 0.2, "exact": 0.4, "more": 0.2}
-
-
 def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
     texts = [
         "Heat (1995)\nUp! (2009)\nPrimer (2004)",
@@ -51,17 +45,6 @@ def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
     shares = match_shares(position_weights(lists, Grounder(catalog)))
     kinds = {"exact": 4 / 8, "normalised": 1 / 8, "fuzzy": 0, "truncated": 1 / 8}
     assert shares == {"mentions": 8, "before": 3 / 8, "after": 6 / 8, **kinds}
-
-
-def test_sources_are_counted_by_line():
-    assert source_shares(np.array([[0, 0, 1], [4, 4, 4]])) == {
-        "exact": 2 / 6,
-        "normalised": 1 / 6,
-        "fuzzy": 0,
-        "truncated": 0,
-        "semantic": 0.5,
-        "collaborative": 0,
-    }
 
 
 def test_what_the_teacher_did_not_name_and_reflect_did_not_place_was_placed_by_what_others_liked():
