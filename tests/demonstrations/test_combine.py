@@ -4,7 +4,7 @@ from scipy import sparse
 
 from convrec.classical.scores import BLOCK, sparse_scores
 from convrec.demonstrations import combine
-from convrec.demonstrations.combine import fit_weights, loss_and_gradient, parts_of
+from convrec.demonstrations.combine import fit_weights, loss_and_gradient
 
 ROWS, ITEMS = BLOCK + 300, 12
 
@@ -30,10 +30,9 @@ def test_the_loss_is_its_formula_and_the_gradient_its_slope(choices):
     for row, items in enumerate(excluded):
         open_positives[row, items] = 0
     rows, weights = np.flatnonzero(open_positives.any(axis=1))[::2], np.array([0.5, 1.0, 0.2, 0.1])
-    matrix = sparse.csr_array(open_positives)
 
     def loss(weights):
-        return loss_and_gradient(weights, parts_of(list(terms.values()), matrix, excluded, rows))
+        return loss_and_gradient(weights, list(terms.values()), sparse.csr_array(open_positives), excluded, rows)
 
     scores = sum(weight * value for weight, value in zip(weights, values.values(), strict=True))
     for row, items in enumerate(excluded):
@@ -90,3 +89,9 @@ def test_without_positives_the_weights_stay(choices):
     for excluded, rows in (([[]] * ROWS, np.arange(0)), (hidden, np.arange(ROWS))):
         weights = fit_weights(terms, {"a": 1.0}, positives, excluded, rows, 3)
         assert weights == ({"a": 1.0, "b": 0.0, "c": 0.0, "wrong": 0.0}, None, None)
+
+
+def test_terms_of_no_use_leave_the_weights_as_they_are(choices):
+    _, terms, positives = choices
+    weights = fit_weights({"wrong": terms["wrong"]}, {"wrong": 1.0}, positives, [[]] * ROWS, np.arange(ROWS), 3)
+    assert weights == ({"wrong": 1.0}, None, None)

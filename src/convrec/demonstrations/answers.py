@@ -22,10 +22,6 @@ from convrec.data.parsing import (
 from convrec.data.titles import WRITTEN_YEARS
 
 _HEADING = re.compile(r"^#{1,6}\s+\S")
-_USER_TURN = re.compile(
-    r"^(?:\*\*|[#\[<|\s])*(?:(?:user|human|seeker)\s*(?::|\|?[\]>])|im_start\W*user\b|INST\])|^#+\s*(?:user|human)$",
-    re.IGNORECASE,
-)
 _SPEAKER = re.compile(r"^(?:user|system|assistant|seeker|recommender)\s*:", re.IGNORECASE)
 _DETAIL = re.compile(
     r"^(?:reason|why|genres?|director|directed by|stars?|starring|cast|plot|summary|synopsis|description|notes?|year"
@@ -188,28 +184,24 @@ def parse_answer(text: str, catalog: Catalog) -> list[Entry]:
     """Return the items that a free answer names, in order.
 
     Where lines are numbered or have bullets, those of the kind that names more known titles are the list, and of the
-    other lines only known titles count. A user's turn after the list, which a model may make up, ends the answer.
+    other lines only known titles count.
     """
     clean = [catalog.entry_of_line(line) for line in text.split("\n")]
     if all(clean):
         return [entry for entry in clean if entry]
     if items := _parse_json(text, catalog):
         return items
-    read, named = [], False
+    read = []
     counts = {"number": [0, 0], "bullet": [0, 0]}
     for line in _lines(text, catalog):
         known, (rest, kind) = _exact_or_numbered(line.strip(), catalog)
         if known is None:
-            if named and _USER_TURN.match(line.strip()):
-                break
             rest, kind = unmarked(line, catalog)
         entry = known or parse_line(line, catalog, reading="lenient")
         if entry is None:
             continue
-        is_item = bool(known or _names_item(entry, catalog))
-        named = named or is_item or (kind != "" and rest[-1:] != "?") or len(_by_years(rest, catalog)) > 1
         if kind:
-            counts[kind][0] += is_item
+            counts[kind][0] += bool(known or _names_item(entry, catalog))
             counts[kind][1] += 1
         read.append((known, entry, rest, kind))
     wanted = max(counts, key=lambda kind: (counts[kind][0], counts[kind][1] > 0, kind == "number"))

@@ -65,24 +65,24 @@ class _Ask:
     answers: dict[str, str] = field(default_factory=dict)
     tally: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_TALLY, 0)))
     stopped: str = ""  # the first reason to start no more calls
-    fault: str = ""  # the last one
     next_report: float = field(default_factory=lambda: time.monotonic() + REPORT_EVERY)
 
     @property
     def tokens(self) -> int:
         return self.tally["prompt_tokens"] + self.tally["completion_tokens"]
 
+    @property
+    def answered(self) -> str:
+        return f"{sum(self.times[prompt] for prompt in self.answers):,} of {self.times.total():,}"
+
     def take(self, prompt: str, answer: ChatAnswer) -> None:
         self.answers[prompt] = answer.text
         self.tally["cut"] += self.times[prompt] * (answer.finish_reason == "length")
         if time.monotonic() >= self.next_report:
             self.report()
-            self.next_report = time.monotonic() + REPORT_EVERY
 
     def fail(self, prompt: str, fault: str, max_failed: float) -> None:
-        if not self.fault:
-            logger.warning("%s: a prompt failed: %s", self.purpose, fault)
-        self.fault = fault
+        logger.log(logging.DEBUG if self.tally["failed"] else logging.WARNING, "%s: failed: %s", self.purpose, fault)
         self.tally["failed"] += self.times[prompt]
         if self.tally["failed"] > math.ceil(max_failed * self.times.total()):
             self.stopped = self.stopped or (
@@ -90,22 +90,11 @@ class _Ask:
                 f"{max_failed!r} allows; the last fault was {fault}; mend that, or allow more"
             )
 
-    @property
-    def answered(self) -> str:
-        number = sum(self.times[prompt] for prompt in self.answers)
-        return f"{number:,} of {self.times.total():,}"
-
     def report(self) -> None:
-        text = "%s: %s answered (%d from the cache), %d tokens"
-        logger.info(text, self.purpose, self.answered, self.tally["cached"], self.tokens)
-
-    def report_end(self) -> None:
-        self.report()
-        if failed := self.tally["failed"]:
-            logger.warning("%s: %d prompts failed; the last fault was %s", self.purpose, failed, self.fault)
-        if cut := self.tally["cut"]:
-            limit = "demonstrations.teacher.max_completion_tokens"
-            logger.warning("%s: %d answers end at %s, unfinished; raise it", self.purpose, cut, limit)
+        self.next_report = time.monotonic() + REPORT_EVERY
+        text = "%s: %s answered (%d from the cache), %d failed, %d cut at max_completion_tokens, %d tokens"
+        counts = (self.tally["cached"], self.tally["failed"], self.tally["cut"], self.tokens)
+        logger.info(text, self.purpose, self.answered, *counts)
 
 
 @dataclass
@@ -155,7 +144,7 @@ class ChatClient:
                 asyncio.run(self._ask_all(ask, pending))
         finally:
             self._usage.setdefault(purpose, Counter()).update(ask.tally)
-            ask.report_end()
+            ask.report()
         if ask.stopped:
             raise InputError(
                 f"{purpose}: {ask.stopped}, and rerun: the answers to {ask.answered} prompts are kept in "
@@ -216,7 +205,5 @@ class ChatClient:
 
     def _refusal(self, fault: str) -> str:
         key = "the key in OPENAI_API_KEY" if self._key else "no key, because OPENAI_API_KEY is not set"
-        return (
-            f"demonstrations.teacher.base_url = {self.base_url!r} refuses demonstrations.teacher.model = "
-            f"{self.model!r} with {key} ({fault}); mend one of them"
-        )
+        place, model = (f"demonstrations.teacher.{name} = {getattr(self, name)!r}" for name in ("base_url", "model"))
+        return f"{place} refuses {model} with {key} ({fault}); mend one of them"

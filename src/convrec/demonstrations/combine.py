@@ -5,10 +5,9 @@ list reaches, so the weights then climb to the best NDCG, and only their common 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,40 +35,46 @@ class Weights(NamedTuple):
     ndcg_before: float | None
 
 
-Part: TypeAlias = tuple[list[torch.Tensor], torch.Tensor, sparse.csr_array]
+class _Kept(Blocks):
+    """Other scores, each block computed once, for a caller that changes none."""
+
+    def __init__(self, scores: Blocks):
+        self.shape, self._scores = scores.shape, scores
+        self._blocks: dict[bytes, torch.Tensor] = {}
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        key = np.asarray(rows).tobytes()
+        if key not in self._blocks:
+            self._blocks[key] = self._scores.block(rows)
+        return self._blocks[key]
 
 
-def parts_of(
-    terms: Sequence[Blocks], positives: sparse.csr_array, excluded: Sequence[Sequence[int]], rows: np.ndarray
-) -> Iterator[Part]:
-    """Yield, for `BLOCK` rows at a time, each term's scores, -inf for excluded items (else 0), and the positives.
-
-    Shape: (rows, C) each.
-    """
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
-        scores = [term.block(block) for term in terms]
-        closed = torch.zeros_like(scores[0])
-        for place, row in enumerate(block.tolist()):
-            closed[place, list(excluded[row])] = -torch.inf
-        yield scores, closed, positives[block]
-
-
-def loss_and_gradient(weights: np.ndarray, parts: Iterable[Part]) -> tuple[float, np.ndarray]:
+def loss_and_gradient(
+    weights: np.ndarray,
+    terms: Sequence[Blocks],
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    rows: np.ndarray,
+) -> tuple[float, np.ndarray]:
     """Return the mean over the rows of the loss of Σ weight · term, and its gradient by the weights.
 
-    Excluded items have no probability. The gradient for a term is the sum of residual ⊙ term. Shape: weights (terms,).
+    Items that are `excluded` for a row have no probability. The gradient for a term is the sum of residual ⊙ term.
+
+    Shape: weights (terms,); terms, positives (B, C); rows: indices of conversations.
     """
-    total, gradient, number = 0.0, np.zeros(len(weights)), 0
-    for terms, closed, positives in parts:
-        scores = torch.zeros_like(closed)
-        for weight, term in zip(weights.tolist(), terms, strict=True):
+    total, gradient = 0.0, np.zeros(len(terms))
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        values = [term.block(block) for term in terms]
+        scores = torch.zeros_like(values[0])
+        for weight, term in zip(weights.tolist(), values, strict=True):
             scores.add_(term, alpha=weight)
-        loss, residual = multinomial_residual(scores.add_(closed), positives)
+        places = np.repeat(np.arange(len(block)), [len(excluded[row]) for row in block])
+        scores[places, [item for row in block for item in excluded[row]]] = -torch.inf
+        loss, residual = multinomial_residual(scores, positives[block])
         total += loss.item()
-        gradient += [torch.sum(residual * term).item() for term in terms]
-        number += len(closed)
-    return total / number, gradient / number
+        gradient += [torch.sum(residual * term).item() for term in values]
+    return total / len(rows), gradient / len(rows)
 
 
 class _Pool(NamedTuple):
@@ -85,21 +90,32 @@ class _Pool(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, parts: Iterable[Part], size: int) -> "_Pool":
-        """Return the pool of rows, each of which has a positive, for lists of `size` items."""
-        pools = []
+    def of(
+        cls,
+        terms: Sequence[Blocks],
+        positives: sparse.csr_array,
+        excluded: Sequence[Sequence[int]],
+        rows: np.ndarray,
+        size: int,
+    ) -> "_Pool":
+        """Return the pool of the rows, each of which has a positive, for lists of `size` items."""
+        parts = []
         ideal = np.cumsum(_discounts(size).numpy())
-        for terms, closed, positives in parts:
-            scores, seen = [term.cpu() for term in terms], closed.cpu()
+        for start in range(0, len(rows), BLOCK):
+            block = rows[start : start + BLOCK]
+            scores = [term.block(block).cpu() for term in terms]
+            seen = torch.zeros_like(scores[0])
+            for place, row in enumerate(block.tolist()):
+                seen[place, list(excluded[row])] = -torch.inf
             number = min(_BEST, seen.shape[1])
             items = torch.cat([(value + seen).topk(number, dim=1).indices for value in scores], dim=1).sort(dim=1)[0]
             twice = torch.zeros(items.shape)
             twice[:, 1:][items[:, 1:] == items[:, :-1]] = -torch.inf
-            liked = torch.from_numpy((positives.toarray() > 0).astype(np.float32))
+            liked = torch.from_numpy((positives[block].toarray() > 0).astype(np.float32))
             best = torch.from_numpy(ideal[np.minimum(liked.sum(dim=1).int().numpy(), size) - 1])
             gathered = torch.stack([value.gather(1, items) for value in scores], dim=2)
-            pools.append((gathered, seen.gather(1, items) + twice, liked.gather(1, items) / best[:, None]))
-        values, closed, gains = (torch.cat(pool) for pool in zip(*pools, strict=True))
+            parts.append((gathered, seen.gather(1, items) + twice, liked.gather(1, items) / best[:, None]))
+        values, closed, gains = (torch.cat(part) for part in zip(*parts, strict=True))
         return cls(values, closed, gains, size)
 
     def ndcg(self, weights: np.ndarray) -> float:
@@ -126,18 +142,23 @@ def _discounts(size: int) -> torch.Tensor:
     return 1 / torch.log2(torch.arange(size) + 2.0)
 
 
-def _most_likely(parts: Callable[[], Iterator[Part]], size: int, start: np.ndarray) -> np.ndarray:
-    """Return the weights, none negative, of the highest likelihood: a convex problem, solved by L-BFGS-B.
+def _most_likely(
+    terms: Sequence[Blocks],
+    start: np.ndarray,
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    rows: np.ndarray,
+) -> np.ndarray:
+    """Return the weights, none negative, of the highest likelihood: a convex problem, solved by L-BFGS-B."""
 
-    `size` is that of the parts in bytes; those that fit in `_KEPT` are computed once.
-    """
-    kept = list(parts()) if size <= _KEPT else None
+    if 4 * len(rows) * positives.shape[1] * len(terms) <= _KEPT:
+        terms = [_Kept(term) for term in terms]
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, gradient = loss_and_gradient(weights, kept or parts())
+        loss, gradient = loss_and_gradient(weights, terms, positives, excluded, rows)
         return loss + _PENALTY * float(weights @ weights), gradient + 2 * _PENALTY * weights
 
-    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(start)).x
+    return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(terms)).x
 
 
 def _open(positives: sparse.csr_array, excluded: Sequence[Sequence[int]]) -> sparse.csr_array:
@@ -171,12 +192,9 @@ def fit_weights(
     unfitted = Weights(dict(zip(terms, first.tolist(), strict=True)), None, None)
     if not len(rows):
         return unfitted
-    block_size = 4 * len(rows) * positives.shape[1]
-    parts = partial(parts_of, blocks, positives, excluded, rows)
-    pool = _Pool.of(parts(), size)
-    weights = pool.climb(_most_likely(parts, block_size * len(blocks), first))
-    total = partial(parts_of, [WeightedSum(blocks, weights.tolist())], positives, excluded, rows)
-    (scale,) = _most_likely(total, block_size, np.ones(1))
+    pool = _Pool.of(blocks, positives, excluded, rows, size)
+    weights = pool.climb(_most_likely(blocks, first, positives, excluded, rows))
+    (scale,) = _most_likely([WeightedSum(blocks, weights.tolist())], np.ones(1), positives, excluded, rows)
     if not scale or not weights.any():
         return unfitted
     values = dict(zip(terms, (weights * scale).tolist(), strict=True))

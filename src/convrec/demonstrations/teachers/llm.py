@@ -59,17 +59,13 @@ class Prompts:
         return _FIELD.sub(lambda field: values[field.group(1)], self._texts[name])
 
     def _read(self, path: Path, needed: set[str]) -> str:
-        where = f"demonstrations.prompts: {path}"
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            names = ", ".join(f"{name}.txt" for name in _NEEDED)
-            raise InputError(f"{where}: not readable ({error}); the folder needs {names} in UTF-8") from None
-        found, known = set(_FIELD.findall(text)), needed | self._words.keys()
-        if wrong := (needed - found) | (found - known):
-            raise InputError(
-                f"{where}: {{{min(wrong)}}} is missing or unknown; needed are {sorted(needed)}, known {sorted(known)}"
-            )
+            found, known = set(_FIELD.findall(text)), needed | self._words.keys()
+            if wrong := (needed - found) | (found - known):
+                raise ValueError(f"{{{min(wrong)}}} is missing or unknown; known are {sorted(known)}")
+        except (OSError, ValueError) as error:  # also of text that is not UTF-8
+            raise InputError(f"demonstrations.prompts: {path}: {error}; correct the file (prompts/ has each)") from None
         return text
 
 
