@@ -156,9 +156,9 @@ def main() -> None:
     with stage("embedding (not counted)", rows):
         fitted = RandomEmbedder(options.dimensions) if options.dimensions else TfidfEmbedder(texts)
         embedder = Kept(fitted, texts, conversations)
-    grounder = Grounder(catalog, 85, 97)
+    grounder = Grounder(catalog)
     with stage("parse and remap", rows):
-        lists = (parse_answer(text, catalog).entries for text in answers)
+        lists = (parse_answer(text, catalog) for text in answers)
         remapped = remap(lists, conversations, catalog, embedder, grounder, conversation_weight=1.0)
     with stage(f"top {LIST_LENGTH} of remap", rows):
         top, _ = top_items(remapped.scores, LIST_LENGTH, seen)
@@ -177,11 +177,7 @@ def main() -> None:
             positives,
             np.arange(0, rows, 10),
             epochs=options.epochs,
-            patience=3,
-            learning_rate=0.05,
             batch_size=512,
-            weight_penalty=0.01,
-            bias_penalty=0.01,
             seed=0,
         )
     for losses in fit.losses:
@@ -189,7 +185,7 @@ def main() -> None:
     with stage(f"top {LIST_LENGTH} of adjust", rows):
         top_items(remapped.scores, LIST_LENGTH, seen, fit.weight, fit.bias)
 
-    few = [parse_answer(text, catalog).entries for text in answers[:SAMPLE]]
+    few = [parse_answer(text, catalog) for text in answers[:SAMPLE]]
     plain = formula(catalog, few, embedder, grounder, texts, conversations[:SAMPLE])
 
     def blocks() -> np.ndarray:

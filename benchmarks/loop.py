@@ -34,7 +34,7 @@ from convrec.evaluation.comparison import paired_interval
 from convrec.pipeline.commands.feedback import EXIT_ALARM
 from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
 from convrec.project.config.params import load_params
-from convrec.project.config.profiles import change_params
+from convrec.project.config.profiles import apply_profile
 from convrec.registry.moves import promote_version, read_state
 from convrec.registry.tracking import connect
 from convrec.registry.versions import CHAMPION, MODEL_NAME
@@ -114,7 +114,7 @@ class Loop:
 
     def _retrain(self, until: date) -> str:
         """Learn from the feedback since the change: the last two days are the test, the two before validation."""
-        change_params(LEARN_FROM_FEEDBACK)
+        apply_profile("embedded", LEARN_FROM_FEEDBACK)
         tested = f"{until - timedelta(days=2)}/{until - timedelta(days=1)}"
         started = time.monotonic()
         _run([sys.executable, "-m", "flows.refresh", "--test-period", tested], self._feedback)

@@ -39,7 +39,6 @@ SETTINGS = (
     "demonstrations.until=null",
     "demonstrations.train_share=0.25",
     "demonstrations.teacher.kind=similarity",
-    "demonstrations.teacher.fault_rate=0.0",
 )
 
 

@@ -67,14 +67,14 @@ def _of_decision(decision: Decision) -> tuple[list[Fact], list[TextTable]]:
 
 
 def _of_teacher(calls: Path) -> list[Fact]:
-    """Return the cost of all calls of the LLM teacher in this folder, if there were any."""
+    """Return the tokens of all calls of the LLM teacher in this folder, if there were any."""
     if not calls.exists():
         return []
     with closing(CallStore(calls)) as store:
         spent = store.spent()
-    tokens = spent.prompt_tokens + spent.completion_tokens
-    note = f"{spent.calls:,} calls, {tokens:,} tokens, all runs in this folder"
-    return [Fact("Cost of the LLM teacher", f"{spent.cost:.2f}", note)] if spent.calls else []
+    tokens = f"{spent.prompt_tokens:,} read, {spent.completion_tokens:,} written"
+    note = f"{spent.calls:,} calls, all runs in this folder"
+    return [Fact("Tokens of the LLM teacher", tokens, note)] if spent.calls else []
 
 
 def write_run_report(summary: Summary, paths: Paths) -> None:

@@ -3,7 +3,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.parsing import MAX_LINE, format_list, parse_line, parse_list
+from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.demonstrations.answers import parse_answer
 
@@ -117,27 +117,17 @@ def test_blank_lines_keep_their_rank_and_a_final_newline_opens_none():
 
 
 def _named(text, catalog=CATALOG):
-    return [entry.title for entry in parse_answer(text, catalog).entries]
-
-
-def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
-    answer = parse_answer(
-        "Great! Here are 3 films for you:\n\n1. Heat\n   - A tense film about a robbery.\n2. Primer (2004)\n3. Up\n\n"
-        "User: thanks\nI hope that you enjoy these!",
-        CATALOG,
-    )
-    assert [entry.title for entry in answer.entries] == ["Heat", "Primer", "Up"]
-    assert [(dropped.line, dropped.reason) for dropped in answer.dropped] == [
-        (1, "a heading"),
-        (4, "not part of the numbered list"),
-        (8, "a turn of the dialogue"),
-        (9, "not part of the numbered list"),
-    ]
+    return [entry.title for entry in parse_answer(text, catalog)]
 
 
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
+        (
+            "Great! Here are 3 films for you:\n\n1. Heat\n   - A tense film about a robbery.\n2. Primer (2004)\n"
+            "3. Up\n\nUser: thanks\nI hope that you enjoy these!",
+            ["Heat", "Primer", "Up"],
+        ),
         ('["Heat (1995)", "Up (2009)", "Primer (2004)"]', ["Heat", "Up", "Primer"]),
         ("Sure! Here are some films: Heat (1995), Primer (2004), and Up (2009).", ["Heat", "Primer", "Up"]),
         ("The Good, the Bad and the Ugly", ["The Good, the Bad and the Ugly"]),
@@ -154,9 +144,6 @@ def test_prose_before_and_after_a_numbered_list_is_dropped_with_its_reason():
         ("1. Crime\n   - Heat (1995)\n   - Primer (2004)", ["Heat", "Primer"]),
         ("1. Heat\n   Director: Michael Mann\n   Genre: crime\n2. Up", ["Heat", "Up"]),
         ("Because you liked Dune (2021), and Up (2009), I recommend these\n1. Heat\n2. Primer", ["Heat", "Primer"]),
-        ("1. Heat\n2. Up\n[|Human|] More?\n[|AI|]\n1. Dune\n2. Primer", ["Heat", "Up"]),
-        ("- Heat\n\n### Human: more\n### Assistant:\n- Dune\n- Up", ["Heat"]),
-        ("Heat\n<|im_start|>user\nDune", ["Heat"]),
         ("User: I liked Dune\nAssistant:\n1. Heat\n2. Up", ["Heat", "Up"]),
         ('[{"song": "Heat", "artist": "Mann"}, {"artist": "Docter", "name": "Up"}]', ["Heat", "Up"]),
         ('{"name": "For you", "films": [{"Film": "Heat", "release_date": "1995-12-15"}]}', ["Heat"]),
@@ -180,12 +167,11 @@ def test_any_text_is_read_line_by_line(text):
     lines = text.split("\n")
     for reading in ("strict", "lenient"):
         assert len(parse_list(text, CATALOG, reading=reading)) == len(lines) - (not lines[-1].strip())
-    assert all(entry.title.strip() for entry in parse_answer(text, CATALOG).entries)
+    assert all(entry.title.strip() for entry in parse_answer(text, CATALOG))
 
 
 def test_a_very_long_line_is_not_read():
-    answer = parse_answer("like, " * 1_000_000, CATALOG)
-    assert not answer.entries and answer.dropped[0].reason == f"longer than {MAX_LINE} characters"
+    assert not parse_answer("like, " * 1_000_000, CATALOG)
 
 
 FORMS = ("{}", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", '{n}. "{}"', "**{n}. {}**")
@@ -201,10 +187,9 @@ def test_a_formatted_list_parses_to_itself_whatever_the_catalog(titles, form, in
     catalog = Catalog([Item(title, int(year[:-1])) for title, year in parts]) if in_catalog else STRANGER
     text = format_list([form.format(title, n=number) for number, title in enumerate(titles, start=1)])
     answer = parse_answer(text, catalog)
-    assert [f"{entry.title} ({entry.year})" for entry in answer.entries] == titles
-    assert not answer.dropped
-    assert [entry.index is not None for entry in answer.entries] == [in_catalog] * len(titles)
-    assert parse_list(text, catalog) == answer.entries
+    assert [f"{entry.title} ({entry.year})" for entry in answer] == titles
+    assert [entry.index is not None for entry in answer] == [in_catalog] * len(titles)
+    assert parse_list(text, catalog) == answer
 
 
 TITLES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), min_size=1, max_size=40).map(
@@ -216,7 +201,7 @@ TITLES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Z
 def test_any_list_of_a_catalog_parses_to_itself(titles):
     catalog = Catalog([Item(title, 1999) for title in titles])
     text = format_list([str(item) for item in catalog.items])
-    assert [entry.index for entry in parse_answer(text, catalog).entries] == list(range(len(titles)))
+    assert [entry.index for entry in parse_answer(text, catalog)] == list(range(len(titles)))
     assert [entry.index for entry in parse_list(text, catalog) if entry] == list(range(len(titles)))
 
 
@@ -287,4 +272,4 @@ def test_a_credit_that_the_metadata_has_confirms_a_title(line, item):
 
 def test_a_credit_in_json_decides_between_items_of_one_title():
     answer = parse_answer('[{"song": "Hello", "artist": "Adele"}, {"name": "Emma", "author": "Unknown"}]', BOOKS)
-    assert [str(BOOKS.items[entry.index]) for entry in answer.entries] == ["Hello (2015)", "Emma"]
+    assert [str(BOOKS.items[entry.index]) for entry in answer] == ["Hello (2015)", "Emma"]

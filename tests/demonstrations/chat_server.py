@@ -1,6 +1,6 @@
 """A chat endpoint on this machine, over real HTTP, that misbehaves as told.
 
-    with ChatServer([error(429, {"Retry-After": "0"}), HANG]) as server:  # then it answers
+    with ChatServer([error(429), HANG]) as server:  # then it answers
         ...server.url, server.asked, server.most_at_once
 
 The answer to a prompt is `answer_to(prompt)`, so that a test knows what is right in whatever order it arrives.
@@ -9,27 +9,23 @@ The answer to a prompt is `answer_to(prompt)`, so that a test knows what is righ
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-
-from convrec.demonstrations.chat import Budget
+from typing import Any, NamedTuple
 
 PROMPT_TOKENS, COMPLETION_TOKENS = 7, 5  # the usage that it reports for every call
 PATIENCE = 180.0  # seconds after which a test that waits for the server has failed
 KEY = "sk-test-0123456789abcdef"
-UNLIMITED = Budget(max_tokens=None, max_cost=None, prompt_price=100.0, completion_price=200.0)
-COST = (PROMPT_TOKENS * 100 + COMPLETION_TOKENS * 200) / 1e6  # of one call
+ASKED_FOR = [f"prompt {n}" for n in range(8)]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One request as it arrived; `number` counts from 0."""
+class Asked(NamedTuple):
+    """One request as it arrived; header names are in lower case."""
 
-    number: int
     path: str
-    headers: dict[str, str]  # by lower-case name
+    headers: dict[str, str]
     body: dict[str, Any]
 
     @property
@@ -43,7 +39,6 @@ class Reply:
 
     body: bytes = b""
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
     content_type: str = "application/json"
     lacks: int = 0
     hangs: bool = False
@@ -56,25 +51,21 @@ def answer_to(prompt: str) -> str:
     return f"answer to {prompt}"
 
 
-ASKED_FOR = [f"prompt {n}" for n in range(8)]
 ANSWERS = [answer_to(prompt) for prompt in ASKED_FOR]
 
 
 def completion(content: object, usage: object = None, **changes: object) -> dict[str, Any]:
     """Return a completion in the format of the endpoint, with top-level fields changed at will."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
-    return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage} | (
-        changes
-    )
+    return {"id": "x", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage, **changes}
 
 
 def sent(value: object, **options: Any) -> Reply:
     return Reply(json.dumps(value).encode(), **options)
 
 
-def reported(prompt_tokens: int = PROMPT_TOKENS, completion_tokens: int = COMPLETION_TOKENS) -> dict[str, int]:
-    total = prompt_tokens + completion_tokens
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+def reported() -> dict[str, int]:
+    return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": COMPLETION_TOKENS}
 
 
 def answered(asked: Asked) -> Reply:
@@ -82,9 +73,7 @@ def answered(asked: Asked) -> Reply:
 
 
 def error(status: int, message: str = "a scripted fault") -> Reply:
-    """Return an error after which the client may try again at once."""
-    body = {"error": {"message": message, "type": "scripted"}}
-    return sent(body, status=status, headers={"retry-after-ms": "1"})
+    return sent({"error": {"message": message, "type": "scripted"}}, status=status)
 
 
 def refused_with_echo(asked: Asked) -> Reply:
@@ -99,48 +88,27 @@ def truncated(asked: Asked) -> Reply:
 HANG = Reply(hangs=True)
 HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="text/html")
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
-NO_CHOICES = sent(completion("", choices=[]))
-NULL_CONTENT = sent(completion(None, reported()))
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256  # many clients connect at once
-
-    def __init__(self, chat: "ChatServer"):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.chat = chat
-
-    def handle_error(self, *_: object) -> None:
-        """A client that is killed or gives up leaves a broken pipe: no fault of the server."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections are kept, as a real endpoint does
     disable_nagle_algorithm = True
     wbufsize = -1
-    server: _Server
+    chat: "ChatServer"
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        chat = self.server.chat
-        reply = chat.enter(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
-        try:
+        asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        with self.chat.counted(asked) as reply:  # over before a byte is sent: the client may ask again at once
             if reply.hangs:
-                chat.released.wait()
+                self.chat.released.wait()
                 self.close_connection = True
                 return
-            time.sleep(chat.latency)
-        finally:
-            chat.leave()  # before a byte is sent: the client may ask again as soon as it has read
-        self._write(reply)
-
-    def _write(self, reply: Reply) -> None:
+            time.sleep(self.chat.latency)
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.content_type)
-        for name, value in reply.headers.items():
-            self.send_header(name, value)
         self.send_header("Content-Length", str(len(reply.body) + reply.lacks))
+        self.send_header("retry-after-ms", "1")  # after an error, the client may try again at once
         self.end_headers()
         self.wfile.write(reply.body)
         self.close_connection = self.close_connection or reply.lacks > 0
@@ -170,7 +138,11 @@ class ChatServer:
         self.released = threading.Event()
 
     def __enter__(self) -> "ChatServer":
-        self._http = _Server(self)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"chat": self}), False)
+        self._http.request_queue_size = 256  # many clients connect at once
+        self._http.handle_error = lambda *_: None  # a client that is killed leaves a broken pipe: no fault of this
+        self._http.server_bind()
+        self._http.server_activate()
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
         threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
@@ -190,20 +162,23 @@ class ChatServer:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.asked) >= requests, PATIENCE), f"{len(self.asked)} arrived"
 
-    def enter(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> Reply:
+    @contextmanager
+    def counted(self, asked: Asked) -> Iterator[Reply]:
+        """Count a request as present, and yield the reply to it."""
         with self._changed:
-            asked = Asked(len(self.asked), path, headers, body)
+            number = len(self.asked)
             self.asked.append(asked)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
             self._changed.notify_all()
-            if asked.number < self._together:
+            if number < self._together:
                 self._changed.wait_for(lambda: self.most_at_once >= self._together, PATIENCE)
-        if callable(self._script):
-            return self._script(asked)
-        decision = self._script[asked.number] if asked.number < len(self._script) else answered
-        return decision(asked) if callable(decision) else decision
-
-    def leave(self) -> None:
-        with self._changed:
-            self._at_once -= 1
+        try:
+            if callable(self._script):
+                decision = self._script
+            else:
+                decision = self._script[number] if number < len(self._script) else answered
+            yield decision(asked) if callable(decision) else decision
+        finally:
+            with self._changed:
+                self._at_once -= 1

@@ -2,7 +2,7 @@ import pytest
 
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import ChatClient
-from tests.demonstrations.chat_server import KEY, UNLIMITED
+from tests.demonstrations.chat_server import KEY
 
 
 @pytest.fixture
@@ -22,9 +22,7 @@ def connect(store, monkeypatch):
         "temperature": 0.0,
         "max_completion_tokens": 50,
         "max_concurrency": 4,
-        "timeout_seconds": 10.0,
-        "max_retries": 2,
         "max_failed": 0.0,
-        "budget": UNLIMITED,
+        "token_budget": None,
     }
     return lambda server, **changes: ChatClient(store, base_url=server.url, **options | changes)

@@ -61,23 +61,13 @@ FILMS = Catalog(
     ],
 )
 def test_a_title_is_matched_by_the_first_way_that_fits(line, kind, items):
-    (match,) = Grounder(FILMS, 85, 97).match([parse_line(line, FILMS, reading="lenient")])
+    (match,) = Grounder(FILMS).match([parse_line(line, FILMS, reading="lenient")])
     assert (match.kind if match else None) == kind
     assert ([str(FILMS.items[i]) for i in match.indices] if match else []) == items
-
-
-def test_thresholds_decide():
-    entry = parse_line("The Shawshenk Redemption (1994)", FILMS, reading="lenient")
-    assert Grounder(FILMS, 99, 97).match([entry]) == [None]
-    mistyped = parse_line("The Godfathr Part II", FILMS, reading="lenient")
-    assert Grounder(FILMS, 85, 97).match([mistyped])[0].kind == "fuzzy"
-    assert Grounder(FILMS, 85, 99).match([mistyped]) == [None]
-    hustlers = parse_line("Hustlers", FILMS, reading="lenient")
-    assert Grounder(FILMS, 85, 65).match([hustlers]) == [None], "too short for a typing error"
 
 
 def test_many_titles_are_matched_as_one_by_one():
     lines = [f"{item} again" for item in FILMS.items] * 100
     entries = [parse_line(line, FILMS, reading="lenient") for line in lines]
-    grounder = Grounder(FILMS, 60, 60)
+    grounder = Grounder(FILMS)
     assert grounder.match(entries) == [grounder.match([entry])[0] for entry in entries]

@@ -60,19 +60,13 @@ def folder(tmp_path):
     return shutil.copytree(ROOT / "prompts", tmp_path / "prompts")
 
 
-def test_a_prompt_of_the_workspace_may_hold_json(folder):
-    (folder / "judge.txt").write_text('Answer as {"1": 2}.\n{conversation}\n{candidates}', encoding="utf-8")
-    text = Prompts(folder, MOVIES).fill("judge", conversation="Hi", candidates="1. Heat")
-    assert text == 'Answer as {"1": 2}.\nHi\n1. Heat'
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda path: path.unlink(), "judge.txt: not readable .*the folder needs recommend.txt, judge.txt"),
+        (lambda path: path.unlink(), "judge.txt: .*No such file"),
         (lambda path: path.write_text("{conversation}"), "judge.txt: {candidates} is missing or unknown"),
         (lambda path: path.write_text("{conversation}{candidates}{titel}"), "{titel} is missing or unknown"),
-        (lambda path: path.write_bytes(b"\xff"), "judge.txt: not readable .* in UTF-8"),
+        (lambda path: path.write_bytes(b"\xff"), "judge.txt: 'utf-8' codec can't decode"),
     ],
 )
 def test_a_prompt_that_cannot_be_filled_is_named(folder, change, message):

@@ -6,40 +6,31 @@ from convrec.data.parsing import parse_list
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
     PLACED_BY,
-    answer_shapes,
     check_demonstrations,
     match_shares,
     placed_by,
     popularity,
-    source_shares,
 )
 from convrec.demonstrations.remap import position_weights
 from convrec.project.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text",
     [
-        ("Heat (1995)\nUp (2009)", None),
-        ("Heat (1995)", "1 lines"),
-        ("Heat (1995)\nUp (2009)\nAlien (1979)", "3 lines"),
-        ("Heat (1995)\nUp", "no catalog line"),
-        ("1. Heat (1995)\n2. Up (2009)", "no catalog line"),
-        ("Heat (1995)\nHeat (1995)", "stands twice"),
-        ("Heat (1995)\nDune (1984)", "was seen"),
+        "Heat (1995)",
+        "Heat (1995)\nUp (2009)\nAlien (1979)",
+        "Heat (1995)\nUp",
+        "1. Heat (1995)\n2. Up (2009)",
+        "Heat (1995)\nHeat (1995)",
+        "Heat (1995)\nDune (1984)",
     ],
 )
-def test_a_demonstration_is_exactly_n_unseen_catalog_lines(catalog, text, reason):
+def test_a_demonstration_is_exactly_n_unseen_catalog_lines(catalog, text):
     rows = [{"prompt_id": "p", "seen_titles": ["dune"]}]
-    if reason is None:
+    check_demonstrations(["Heat (1995)\nUp (2009)"], rows, catalog, 2)
+    with pytest.raises(InputError, match="prompt p: it is no list of common.list_length = 2"):
         check_demonstrations([text], rows, catalog, 2)
-        return
-    with pytest.raises(InputError, match=f"prompt p: .*{reason}"):
-        check_demonstrations([text], rows, catalog, 2)
-
-
-def test_answers_are_counted_by_their_length():
-    assert answer_shapes([0, 19, 20, 20, 21], 20) == {"empty": 0.2, "fewer": 0.2, "exact": 0.4, "more": 0.2}
 
 
 def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
@@ -48,20 +39,9 @@ def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
         "Heat (1995)\nDune\nAlien: The Zqx (1979)\nUp: Up Again (2011)\nUp",
     ]
     lists = [parse_list(text, catalog, reading="lenient") for text in texts]
-    shares = match_shares(position_weights(lists, Grounder(catalog, 85, 97)))
+    shares = match_shares(position_weights(lists, Grounder(catalog)))
     kinds = {"exact": 4 / 8, "normalised": 1 / 8, "fuzzy": 0, "truncated": 1 / 8}
     assert shares == {"mentions": 8, "before": 3 / 8, "after": 6 / 8, **kinds}
-
-
-def test_sources_are_counted_by_line():
-    assert source_shares(np.array([[0, 0, 1], [4, 4, 4]])) == {
-        "exact": 2 / 6,
-        "normalised": 1 / 6,
-        "fuzzy": 0,
-        "truncated": 0,
-        "semantic": 0.5,
-        "collaborative": 0,
-    }
 
 
 def test_what_the_teacher_did_not_name_and_reflect_did_not_place_was_placed_by_what_others_liked():

@@ -48,7 +48,7 @@ def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
                 text = texts[items[0]] if items else {"Primer": "Primer (2004)"}.get(entry.title, entry.title)
                 score = vector(text) @ vectors[column] + (column in items) / max(1, len(items))
                 expected[row, column] += score / math.sqrt(rank)
-    grounder = Grounder(catalog, 85, 97)
+    grounder = Grounder(catalog)
     remapped = remap(iter(lists), words, catalog, embedder, grounder, conversation_weight=0.7)
     np.testing.assert_allclose(remapped.scores.block(slice(0, 3)).numpy(), expected, rtol=1e-5, atol=1e-6)
 
@@ -63,7 +63,7 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
     lists = [_entries("Primer (2004)\nHeat (1995)", catalog), _entries("Primer (2004)", catalog)]
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
     settings = {"conversation_weight": 0.0, "describe": describe}
-    remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog, 85, 97), **settings)
+    remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog), **settings)
     assert asked == [["Primer"]]
     top, _ = top_items(remapped.scores, 2, [[], []])
     assert set(top[1].tolist()) == {1, 2}, "the two films in the desert"
@@ -72,7 +72,7 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
 def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog):
     lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeat! (1995)", catalog), _entries("Alien", catalog), []]
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
-    remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog, 70, 97), conversation_weight=1.0)
+    remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog), conversation_weight=1.0)
     everything = np.tile(np.arange(len(catalog)), (3, 1))
     sources = [[SOURCES[kind] for kind in row] for row in remapped.sources.of(everything).tolist()]
     assert sources == [
@@ -84,13 +84,13 @@ def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalo
 
 def test_position_weights_are_the_inverse_root_of_the_rank(catalog):
     lists = [_entries("Up (2009)\nHeat (1995)\nUp (2009)", catalog), [], _entries("Heat (1995)", catalog)]
-    teacher = position_weights(iter(lists), Grounder(catalog, 85, 97))
+    teacher = position_weights(iter(lists), Grounder(catalog))
     assert [item.title for item in teacher.items] == ["Up", "Heat"] and teacher.mentions.tolist() == [2, 2]
     np.testing.assert_allclose(teacher.weights.toarray(), [[1, 2**-0.5], [0, 0], [0, 1]])
 
 
 def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
-    grounder = Grounder(catalog, 85, 97)
+    grounder = Grounder(catalog)
     lists = [_entries("Heat (1995)\nUp (2009)\nHEAT\nheat! (1995)\nHeat (1994)", catalog), _entries("HEAT", catalog)]
     teacher = position_weights(lists, grounder)
     np.testing.assert_allclose(teacher.weights.sum(axis=1), [1 + 2**-0.5, 1])

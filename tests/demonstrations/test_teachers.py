@@ -26,14 +26,14 @@ def test_the_simulated_teacher_makes_the_known_faults(world):
     teacher = SimulatedTeacher(World(films, 5, 3), tastes, noise=1.0, fault_rate=0.3, seed=5)
     answers = teacher.recommend(rows, 20)
     assert answers == teacher.recommend(rows, 20)
-    found = [parse_answer(text, films).entries for text in answers]
+    found = [parse_answer(text, films) for text in answers]
     flat = [entry for entries in found for entry in entries]
     assert any(len(entries) < 20 for entries in found), "too few lines"
     assert any(e.year is None for e in flat), "missing years"
     assert any(e.year is not None and e.index is None and films.indices_of_title(e.title) for e in flat), "wrong years"
     assert any(e.year is not None and not films.indices_of_title(e.title) for e in flat), "outside the catalog"
     assert any(text.startswith(("1. ", '"')) for text in answers), "numbering and quotes"
-    kinds = {match.kind if match else None for match in Grounder(films, 85, 97).match(flat)}
+    kinds = {match.kind if match else None for match in Grounder(films).match(flat)}
     assert kinds == {"exact", "normalised", "fuzzy", None}, "other spellings and typing errors"
 
 
@@ -43,7 +43,7 @@ def test_without_faults_and_noise_it_names_the_best_fit(world):
     teacher = SimulatedTeacher(simulator, tastes, noise=0.0, fault_rate=0.0, seed=5)
     row = rows[0]
     affinity = simulator.affinity(tastes[row["prompt_id"]])
-    named = [entry.index for entry in parse_answer(teacher.recommend([row], 5)[0], films).entries]
+    named = [entry.index for entry in parse_answer(teacher.recommend([row], 5)[0], films)]
     assert affinity[named].min() >= np.sort(affinity)[-5 - len(row["seen_titles"])]
     ratings = teacher.judge([row], np.array([[affinity.argmax(), affinity.argmin()]]))
     assert ratings[0, 0] == 2 and ratings[0, 1] < 0

@@ -30,15 +30,15 @@ def paths(tmp_path):
     return Paths(tmp_path)
 
 
-def test_the_cost_of_the_teacher_is_part_of_the_summary(paths):
+def test_the_tokens_of_the_teacher_is_part_of_the_summary(paths):
     assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
     with closing(CallStore(paths.calls)) as store:
         assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
         for prompt in ("Heat?", "Alien?"):
             request = {"model": "teacher", "messages": [{"role": "user", "content": prompt}]}
-            store.put(prompt, request, ChatAnswer("1. Up", "stop", 900, 300, 0.25))
+            store.put(request, ChatAnswer("1. Up", "stop", 900, 300))
     text = summarize({}, ["data"], None, paths).markdown()
-    assert "- Cost of the LLM teacher: **0.50** (2 calls, 2,400 tokens, all runs in this folder)" in text
+    assert "- Tokens of the LLM teacher: **1,800 read, 600 written** (2 calls, all runs in this folder)" in text
 
 
 def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):

@@ -16,7 +16,7 @@ COMMAND = """
 import contextlib
 from convrec.cli import main
 with contextlib.suppress(SystemExit):
-    main(["parse", "--responses", "no file"])
+    main(["score", "--predictions", "no file"])
 import torch
 """
 OURS = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CONVREC_THREADS", "LOCAL_WORLD_SIZE", "GOMP_SPINCOUNT")
@@ -61,8 +61,6 @@ def test_what_the_user_has_set_stays():
         ({"cpu.max": "250000 100000"}, 2),
         ({"cpu.max": "50000 100000"}, 1),
         ({"cpu.max": "1600000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
     ],
 )
 def test_usable_cores_are_those_of_the_affinity_within_the_quota(tmp_path, monkeypatch, files, cores):

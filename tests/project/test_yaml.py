@@ -30,7 +30,7 @@ def test_a_file_is_named(tmp_path):
     with pytest.raises(InputError, match="it.yaml: no such file"):
         read_yaml(path)
     path.write_bytes(b"a: \xff")
-    with pytest.raises(InputError, match="it.yaml: not usable as YAML"):
+    with pytest.raises(InputError, match="it.yaml: not YAML"):
         read_yaml(path)
     path.write_text("- a", encoding="utf-8")
     with pytest.raises(InputError, match="it.yaml: expected a mapping of sections, found list"):

@@ -9,8 +9,13 @@ import torch
 from scipy import sparse
 
 from convrec.classical.scores import BLOCK, Blocks, Subset, flat_entries, top_items
+from convrec.evaluation.metrics import ndcg
 
 logger = logging.getLogger(__name__)
+
+LEARNING_RATE = 0.05
+PATIENCE = 3  # epochs without a better likelihood on held-out prompts
+PENALTY = 0.01  # as published, of w and of b
 
 
 class Fit(NamedTuple):
@@ -71,14 +76,12 @@ def fit_adjust(
     held_out: np.ndarray,
     *,
     epochs: int,
-    patience: int,
-    learning_rate: float,
     batch_size: int,
-    weight_penalty: float,
-    bias_penalty: float,
     seed: int,
+    learning_rate: float = LEARNING_RATE,
+    patience: int = PATIENCE,
 ) -> Fit:
-    """Return w and b that maximise the log-likelihood minus weight_penalty · ‖w - 1‖² and bias_penalty · ‖b‖².
+    """Return w and b that maximise the log-likelihood minus `PENALTY` · (‖w - 1‖² + ‖b‖²).
 
     Adam on mini-batches of the rows outside `held_out`; the rate falls to 0 along a cosine. It stops after `patience`
     epochs without a lower loss on the held-out rows, and returns the best epoch, which may be 0. Rows without
@@ -109,8 +112,8 @@ def fit_adjust(
                 weight, bias, scores.block(batch), positives[batch]
             )
             # the mean over the rows of the whole objective, estimated from this batch
-            weight.grad = weight_gradient / len(batch) + 2 * weight_penalty * (weight - 1) / len(fitted)
-            bias.grad = bias_gradient / len(batch) + 2 * bias_penalty * bias / len(fitted)
+            weight.grad = weight_gradient / len(batch) + 2 * PENALTY * (weight - 1) / len(fitted)
+            bias.grad = bias_gradient / len(batch) + 2 * PENALTY * bias / len(fitted)
             optimizer.step()
             total += loss.item()
         schedule.step()
@@ -137,21 +140,17 @@ def keep_if_better(
     The likelihood is of all that was liked; a better one can come with worse lists. `excluded` items enter no list.
     Shape: scores, positives (B, C); held_out: indices of rows.
     """
-    rows = Subset(scores, held_out)
-    seen, liked = [excluded[row] for row in held_out], positives[held_out].toarray() > 0
-    before = _mean_ndcg(top_items(rows, size, seen)[0], liked)
-    after = _mean_ndcg(top_items(rows, size, seen, fit.weight, fit.bias)[0], liked)
+    rows, liked = Subset(scores, held_out), positives[held_out].toarray() > 0
+    seen, numbers = [excluded[row] for row in held_out], liked.sum(axis=1)
+
+    def mean_ndcg(*weight_and_bias: np.ndarray) -> float:
+        top = top_items(rows, size, seen, *weight_and_bias)[0]
+        hits = np.take_along_axis(liked, np.maximum(top, 0), axis=1) & (top >= 0)
+        values = ndcg(hits, numbers, top.shape[1])[numbers > 0]
+        return float(values.mean()) if len(values) else 0.0
+
+    before, after = mean_ndcg(), mean_ndcg(fit.weight, fit.bias)
     logger.info("adjust: NDCG@%d of the held-out prompts %.4f, before %.4f", size, after, before)
     if after >= before:
         return fit
     return Fit(np.ones_like(fit.weight), np.zeros_like(fit.bias), fit.losses, 0)
-
-
-def _mean_ndcg(top: np.ndarray, liked: np.ndarray) -> float:
-    """Return the mean NDCG of the lists whose row has positives, 0 where there are none; -1 in a list is no item."""
-    discounts = 1 / np.log2(np.arange(top.shape[1]) + 2)
-    hits = np.take_along_axis(liked, np.maximum(top, 0), axis=1) & (top >= 0)
-    numbers = np.minimum(liked.sum(axis=1), top.shape[1])
-    useful = numbers > 0
-    ideal = np.cumsum(discounts)[numbers[useful] - 1]
-    return float(((hits[useful] * discounts).sum(axis=1) / ideal).mean()) if useful.any() else 0.0

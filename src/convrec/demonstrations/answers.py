@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import (
@@ -22,10 +22,6 @@ from convrec.data.parsing import (
 from convrec.data.titles import WRITTEN_YEARS
 
 _HEADING = re.compile(r"^#{1,6}\s+\S")
-_USER_TURN = re.compile(
-    r"^(?:\*\*|[#\[<|\s])*(?:(?:user|human|seeker)\s*(?::|\|?[\]>])|im_start\W*user\b|INST\])|^#+\s*(?:user|human)$",
-    re.IGNORECASE,
-)
 _SPEAKER = re.compile(r"^(?:user|system|assistant|seeker|recommender)\s*:", re.IGNORECASE)
 _DETAIL = re.compile(
     r"^(?:reason|why|genres?|director|directed by|stars?|starring|cast|plot|summary|synopsis|description|notes?|year"
@@ -37,21 +33,6 @@ _INTRO = re.compile(r":\s+|\b(?:such as|like|about|try|recommend|suggest|includ(
 _TITLE_KEYS = ("title", "song", "track", "movie", "film", "book", "game", "show", "name", "album", "series", "item")
 _CREDIT_KEYS = ("artist", "author", "creator", "director", "singer", "band", "by")
 _YEAR_KEYS = ("year", "release_year", "releaseyear", "release_date", "published")
-
-
-class Dropped(NamedTuple):
-    """A line (from 1) of an answer, or a part of it, that names no item, and why."""
-
-    line: int
-    text: str
-    reason: str
-
-
-class ParsedAnswer(NamedTuple):
-    """The items of a free answer, in order, and its dropped lines."""
-
-    entries: list[Entry]
-    dropped: list[Dropped]
 
 
 def _exact_or_numbered(line: str, catalog: Catalog) -> tuple[Entry | None, tuple[str, str]]:
@@ -167,106 +148,69 @@ def _row_text(line: str) -> str | None:
     return titles[0] if year is None or YEAR.search(titles[0]) else f"{titles[0]} ({year})"
 
 
-def _lines(text: str, catalog: Catalog) -> Iterator[tuple[int, str, str | None]]:
-    """Yield each line of an answer with its number and, if it can be no item whatever it says, why."""
+def _lines(text: str, catalog: Catalog) -> Iterator[str]:
+    """Yield what may be items: no reasoning, no head of a table, no very long line, nothing blank."""
     thinking = "</think>" in text
-    for number, line in enumerate(text.split("\n"), start=1):
-        if catalog.index_of_line(line) is not None and not thinking:
-            yield number, line, None
-        elif thinking:
+    for line in text.split("\n"):
+        if thinking:
             thinking = "</think>" not in line
-            yield number, line, "reasoning"
-        elif len(line) > MAX_LINE:
-            yield number, line, f"longer than {MAX_LINE} characters"
-        elif line.lstrip().startswith("```"):
-            yield number, line, "no words"
+        elif catalog.index_of_line(line) is not None:
+            yield line
+        elif len(line) > MAX_LINE or line.lstrip().startswith("```"):
+            continue
         elif "<li" in line or "<br" in line:
-            for part in re.split(r"<\s*/?\s*(?:li|br|ol|ul)[^<>]{0,40}>", line):
-                yield number, part, None
+            yield from filter(str.strip, re.split(r"<\s*/?\s*(?:li|br|ol|ul)[^<>]{0,40}>", line))
         else:
             row = _row_text(line)
-            yield number, line if row is None else row, "a heading" if row == "" else None
+            yield from filter(str.strip, [line if row is None else row])
 
 
-def _reason_to_drop(entry: Entry, text: str, kind: str, wanted: str, catalog: Catalog) -> str | None:
-    """Return why a line that could name an item is none of the list, else None."""
+def _is_item(entry: Entry, text: str, kind: str, wanted: str, catalog: Catalog) -> bool:
+    """Tell whether a line that could name an item is part of the list: no heading, detail, remark or turn."""
     words = len((entry.part or entry.title).split())
-    if _SPEAKER.match(text):
-        return "a turn of the dialogue"
-    if text.endswith(":") or _HEADING.match(text):
-        return "a heading"
+    if _SPEAKER.match(text) or text.endswith(":") or _HEADING.match(text):
+        return False
     if _names_item(entry, catalog) and (not wanted or kind == wanted or words == len(text.split())):
-        return None
-    if _DETAIL.match(text):
-        return "a detail"
-    if kind != wanted and not (entry.year is not None and _names_item(entry, catalog)):
-        return f"not part of the {'numbered' if wanted == 'number' else 'bulleted'} list"
+        return True
+    if _DETAIL.match(text) or (kind != wanted and not (entry.year is not None and _names_item(entry, catalog))):
+        return False
     limit = 12 if entry.year is not None else 8 if kind else 4
-    plain = not kind and entry.year is None
     if len(entry.title) > MAX_TITLE or (words > limit and is_prose(entry.title)):
-        return "prose"
-    return "prose" if plain and (words > 8 or text[-1] in ".!?") else None
+        return False
+    return bool(kind) or entry.year is not None or (words <= 8 and text[-1] not in ".!?")
 
 
-def _read_line(
-    entry: Entry | None, mark: tuple[str, str], wanted: str, catalog: Catalog
-) -> tuple[list[Entry], str | None]:
-    """Return the entries of a line that is no catalog line, or why it has none; `mark` is as of `unmarked`."""
-    rest, kind = mark
-    several = [] if rest.endswith(":") or kind != wanted else _by_years(rest, catalog)
-    if len(several) > 1:
-        return several, None
-    if entry is None:
-        return [], "no words"
-    reason = _reason_to_drop(entry, rest, kind, wanted, catalog)
-    return ([], reason) if reason else ([entry], None)
-
-
-def parse_answer(text: str, catalog: Catalog) -> ParsedAnswer:
-    """Return the items that a free answer names, and each line that was dropped, with the reason.
+def parse_answer(text: str, catalog: Catalog) -> list[Entry]:
+    """Return the items that a free answer names, in order.
 
     Where lines are numbered or have bullets, those of the kind that names more known titles are the list, and of the
-    other lines only known titles count. A user's turn after the list, which a model may make up, ends the answer.
+    other lines only known titles count.
     """
     clean = [catalog.entry_of_line(line) for line in text.split("\n")]
     if all(clean):
-        return ParsedAnswer([entry for entry in clean if entry], [])
+        return [entry for entry in clean if entry]
     if items := _parse_json(text, catalog):
-        return ParsedAnswer(items, [])
-    lines, read = list(_lines(text, catalog)), []
+        return items
+    read = []
     counts = {"number": [0, 0], "bullet": [0, 0]}
-    end, named = len(lines) + 1, False
-    for number, line, reason in lines:
-        known, mark = _exact_or_numbered(line.strip(), catalog)
-        entry = known
-        if known is None and reason is None and line.strip():
-            mark = unmarked(line, catalog)
-            entry = parse_line(line, catalog, reading="lenient")
-        read.append((known, entry, mark))
-        if known is None and named and number < end and _USER_TURN.match(line.strip()):
-            end = number
-        if entry is None or reason is not None or number >= end:
+    for line in _lines(text, catalog):
+        known, (rest, kind) = _exact_or_numbered(line.strip(), catalog)
+        if known is None:
+            rest, kind = unmarked(line, catalog)
+        entry = known or parse_line(line, catalog, reading="lenient")
+        if entry is None:
             continue
-        rest, kind = mark
-        is_item = bool(known or _names_item(entry, catalog))
-        named = named or is_item or (kind != "" and rest[-1:] != "?") or len(_by_years(rest, catalog)) > 1
         if kind:
-            counts[kind][0] += is_item
+            counts[kind][0] += bool(known or _names_item(entry, catalog))
             counts[kind][1] += 1
+        read.append((known, entry, rest, kind))
     wanted = max(counts, key=lambda kind: (counts[kind][0], counts[kind][1] > 0, kind == "number"))
     wanted = wanted if counts[wanted][1] else ""
     entries: list[Entry] = []
-    dropped: list[Dropped] = []
-    for (number, line, reason), (known, entry, mark) in zip(lines, read, strict=True):
-        if not line.strip() and reason is None:
-            continue
-        found = [known] if known else []
-        if reason is None and known is None:
-            found, reason = _read_line(entry, mark, wanted, catalog)
-        if number >= end and reason is None:
-            reason = "after the user's next turn"
-        if reason:
-            dropped.append(Dropped(number, line.strip()[:MAX_TITLE], reason))
-        else:
-            entries += found
-    return ParsedAnswer(entries, dropped)
+    for known, entry, rest, kind in read:
+        several = [] if known or rest.endswith(":") or kind != wanted else _by_years(rest, catalog)
+        if len(several) > 1:
+            entries += several
+        elif known or _is_item(entry, rest, kind, wanted, catalog):
+            entries.append(entry)
+    return entries

@@ -3,16 +3,14 @@
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convrec.project.errors import InputError
-
 BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
 
+# Files of earlier versions have costs, and rows of calls without an answer.
 _CREATE = """
 CREATE TABLE IF NOT EXISTS calls (
     key TEXT PRIMARY KEY,
@@ -21,105 +19,61 @@ CREATE TABLE IF NOT EXISTS calls (
     finish_reason TEXT,
     prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL,
-    cost REAL NOT NULL,
+    cost REAL NOT NULL DEFAULT 0,
     created TEXT NOT NULL
 )"""
-
-# The first answer is kept; the costs of all calls add up.
-_ADD = """
-INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE SET
-    answer = CASE WHEN answer IS NULL THEN excluded.answer ELSE answer END,
-    finish_reason = CASE WHEN answer IS NULL THEN excluded.finish_reason ELSE finish_reason END,
-    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-    completion_tokens = completion_tokens + excluded.completion_tokens,
-    cost = cost + excluded.cost"""
-
+_PUT = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, 0, ?)"
 _GET = """
-SELECT answer, finish_reason, prompt_tokens, completion_tokens, cost FROM calls
-WHERE key = ? AND answer IS NOT NULL"""
-
+SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ? AND answer IS NOT NULL"""
 _SPENT = """
-SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0), coalesce(sum(cost), 0.0)
-FROM calls"""
+SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM calls"""
 
 
 class ChatAnswer(NamedTuple):
-    """A model's answer, None where it has no text, with its tokens and its cost in the currency of the prices."""
+    """A model's answer, with its tokens."""
 
-    text: str | None
+    text: str
     finish_reason: str | None
     prompt_tokens: int
     completion_tokens: int
-    cost: float
 
 
 class Spent(NamedTuple):
-    """Sums over all calls of a file; `calls` counts the answers."""
+    """Sums over all calls of a file."""
 
     calls: int
     prompt_tokens: int
     completion_tokens: int
-    cost: float
 
 
-def canonical(request: Mapping[str, Any]) -> str:
-    """Return the one JSON text of a request's content."""
-    return json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def request_key(request: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hexadecimal, of the canonical JSON of a request's content."""
-    return hashlib.sha256(canonical(request).encode()).hexdigest()
+def _canonical(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the one JSON text of a request's content, and its SHA-256, the key of the answer."""
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text, hashlib.sha256(text.encode()).hexdigest()
 
 
 class CallStore:
-    """Answers by request in one SQLite file, each committed on its own; several processes may share the file.
-
-    Raises InputError for a file that is something else, or that cannot be written.
-    """
+    """Answers by request in one SQLite file, each committed on its own; several processes may share the file."""
 
     def __init__(self, path: Path):
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._explaining_errors():
-            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        try:
-            with self._explaining_errors():
-                tables = self._database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-                if tables and ("calls",) not in tables:
-                    raise sqlite3.DatabaseError("it has tables, but none of calls")
-                self._database.execute(_CREATE)
-        except InputError:
-            self._database.close()
-            raise
+        self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        self._database.execute(_CREATE)
 
-    @contextmanager
-    def _explaining_errors(self) -> Iterator[None]:
-        """Raise SQLite's errors as `InputError`: full disks, damaged files, files of another kind."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise InputError(
-                f"{self.path}: not usable as the database of chat calls ({error}); mend that, or move the file away"
-            ) from None
-
-    def get(self, key: str) -> ChatAnswer | None:
-        """Return the answer to a request, or None; its tokens and cost are of all calls for it."""
-        with self._explaining_errors():
-            row = self._database.execute(_GET, (key,)).fetchone()
+    def get(self, request: Mapping[str, Any]) -> ChatAnswer | None:
+        """Return the answer to a request, or None."""
+        row = self._database.execute(_GET, (_canonical(request)[1],)).fetchone()
         return ChatAnswer(*row) if row else None
 
-    def put(self, key: str, request: Mapping[str, Any], answer: ChatAnswer) -> None:
-        """Record an answer, on disk when this returns. An earlier one with a text stays; the costs add up."""
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        with self._explaining_errors():
-            self._database.execute(_ADD, (key, canonical(request), *answer, created))
+    def put(self, request: Mapping[str, Any], answer: ChatAnswer) -> None:
+        """Record an answer, on disk when this returns."""
+        text, key = _canonical(request)
+        self._database.execute(_PUT, (key, text, *answer, datetime.now(UTC).isoformat(timespec="seconds")))
 
     def spent(self) -> Spent:
         """Return what all calls ever recorded in the file took."""
-        with self._explaining_errors():
-            return Spent(*self._database.execute(_SPENT).fetchone())
+        return Spent(*self._database.execute(_SPENT).fetchone())
 
     def close(self) -> None:
         self._database.close()

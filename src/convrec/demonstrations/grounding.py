@@ -15,6 +15,8 @@ from convrec.data.titles import fold, normalise, without_article
 
 Kind = Literal["exact", "normalised", "fuzzy", "truncated"]
 KINDS: tuple[Kind, ...] = ("exact", "normalised", "fuzzy", "truncated")
+MIN_RATIO = 85.0  # of a fuzzy match with a matching year, 0 to 100
+MIN_RATIO_WITHOUT_YEAR = 97.0  # higher, to separate Hustlers from The Hustler
 _BLOCK = 512  # titles compared with the catalog at once: 512 x 7,404 ratios are 15 MB
 _DIGITS = re.compile(r"\d+")
 _SUBTITLE = re.compile(r"\s*(?::|,|[-–—~|]+(?=\s))")
@@ -34,17 +36,16 @@ class Match(NamedTuple):
 class Grounder:
     """Matches titles with a catalog: exact, normalised, fuzzy, then truncated; a year must fit (`YEAR_TOLERANCE`).
 
-    `min_ratio` is the least rapidfuzz ratio of a fuzzy match where the title has a year, `min_ratio_without_year`
-    where it has none. Beside that, a fuzzy match allows one typing error, and one more for every 12 letters, in titles
-    of at least 8 letters ("Taken" is no "Take"), and none in numbers: sequels are other films.
+    A fuzzy match has at least a rapidfuzz ratio of `MIN_RATIO`, or `MIN_RATIO_WITHOUT_YEAR` where the title has no
+    year. It allows one typing error, and one more for every 12 letters, in titles of at least 8 letters ("Taken" is no
+    "Take"), and none in numbers: sequels are other films.
 
     A truncated match is one of a part of the title. A title without its subtitle must have the item's very year. There
     is none where the numbers differ, or where other titles of the catalog go on from that part: it is a series.
     """
 
-    def __init__(self, catalog: Catalog, min_ratio: float, min_ratio_without_year: float):
+    def __init__(self, catalog: Catalog):
         self._catalog = catalog
-        self._min_ratio, self._min_ratio_without_year = min_ratio, min_ratio_without_year
         self._titles = [normalise(item.title) for item in catalog.items]
         self._folded = sorted({fold(title) for item in catalog.items for title in (item.title, *item.aliases)})
         self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
@@ -56,9 +57,8 @@ class Grounder:
         for start in range(0, len(open_rows), _BLOCK):
             rows = open_rows[start : start + _BLOCK]
             titles = [normalise(entries[row].title) for row in rows]
-            cutoff = min(self._min_ratio, self._min_ratio_without_year)
             ratios = process.cdist(
-                titles, self._titles, scorer=fuzz.ratio, score_cutoff=cutoff, dtype=np.float32, workers=-1
+                titles, self._titles, scorer=fuzz.ratio, score_cutoff=MIN_RATIO, dtype=np.float32, workers=-1
             )
             for row, title, values in zip(rows, titles, ratios, strict=True):
                 found[row] = self._by_ratio(title, entries[row].year, values)
@@ -75,7 +75,7 @@ class Grounder:
 
     def _by_ratio(self, title: str, year: int | None, ratios: np.ndarray) -> Match | None:
         """Return the match with the highest ratio; None if different titles have the same ratio."""
-        alike = ratios >= (self._min_ratio_without_year if year is None else self._min_ratio)
+        alike = ratios >= (MIN_RATIO_WITHOUT_YEAR if year is None else MIN_RATIO)
         if year is not None:
             alike &= ~(np.abs(self._years - year) > YEAR_TOLERANCE)  # an item without a year agrees with any
         numbers = _DIGITS.findall(title)

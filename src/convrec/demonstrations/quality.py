@@ -22,18 +22,11 @@ def check_demonstrations(lists: Sequence[str], rows: Sequence[Row], catalog: Cat
     for text, row in zip(lists, rows, strict=True):
         lines, seen = text.split("\n"), catalog.indices_of_titles(row["seen_titles"])
         indices = [catalog.index_of_line(line) for line in lines]
-        wrong = [
-            (len(lines) != size, f"it has {len(lines)} lines"),
-            (None in indices, "a line is no catalog line"),
-            (len(set(indices)) != len(lines), "a line stands twice"),
-            (not seen.isdisjoint(indices), "a title was seen"),
-        ]
-        for failed, reason in wrong:
-            if failed:
-                raise InputError(
-                    f"demonstration of prompt {row['prompt_id']}: {reason}, where common.list_length = {size} lines of "
-                    f"unseen items are needed (the catalog has {len(catalog)}); lower it, or check the data"
-                )
+        if not len(lines) == len({*indices} - seen - {None}) == size:
+            raise InputError(
+                f"demonstration of prompt {row['prompt_id']}: it is no list of common.list_length = {size} different "
+                f"unseen items of the catalog, which has {len(catalog)}; lower it, or check the data"
+            )
 
 
 def split_figures(name: str, split: Grounded, sources: np.ndarray, size: int) -> dict[str, dict[str, float]]:

@@ -11,21 +11,10 @@ from convrec.classical.scores import Scores
 
 RATINGS = (-2, -1, 0, 1, 2)
 _MINUS = str.maketrans("−–—﹣－", "-----")
-_LABEL = r"(?:id|number|no|index|candidate|item|movie|film)\b\W*"
-_CANDIDATE = re.compile(rf"^\W*(?:{_LABEL})?(\d{{1,4}})(?=\W)", re.IGNORECASE)
-_RATING = r"([+-]?\d{1,2})(?:\.0+)?(?!\d|\.\d)"
-# After a candidate's number: signs and a rating, then the end or a remark ...
-_AT_ONCE = re.compile(
-    rf"^[\s.:=|>)\"'*]*(?:-\s+|->\s*)?(?:\"?rating\W+)?{_RATING}(?=\W*$|[\s\"'*]*[-,;:(/|])", re.IGNORECASE
-)
-_WITH_REASON = re.compile(r"^[\s\"'*]*[:=|]\s*([+-]?\d)\s+(?=[a-z])")  # "3: -1 because ..."
-# ... or the candidate's title, separated from its rating by a sign.
-_AFTER_TITLE = re.compile(
-    r"(?:[:=|()>]|-(?=\s))\s*(?:\"?rating\W+)?[\"'*(\[]*([+-]?\d{1,2})(?:\.0+)?(?![\w.]*\w)", re.IGNORECASE
-)
+_CANDIDATE = re.compile(r"\W*(?:candidate\s*)?(\d{1,4})(?=\W)", re.IGNORECASE)
+_RATING = re.compile(r"[:=|]\s*[\"'*]*([+-]?[0-2])(?:\.0+)?(?!\w|\.\d)")  # after a sign: "3. Heat (1995): +2"
 _BARE = re.compile(r"^[\s\[\],;\d+-]*$")
-_NEXT = re.compile(r"[\n;}]|,(?=\s*[\"']?\d+[\"']?\s*:)|(?<=\d)\s+(?=\d{1,4}\s*[:=]\s*[+-]?[0-2]\b)")
-_OBJECT = re.compile(r"\{[^{}]*\}")
+_NEXT = re.compile(r"[\n;}]|,(?=\s*[\"']?\d+[\"']?\s*:)")
 MAX_TEXT = 100_000  # characters of an answer that are read
 
 
@@ -36,14 +25,6 @@ class Reflected(NamedTuple):
     ratings: sparse.csr_array
     asked: int
     missing: int
-
-
-def _rating(text: str) -> int | None:
-    """Return the rating in what follows a candidate's number: at once, else the first after a title and a sign."""
-    found = _AT_ONCE.match(text) or _WITH_REASON.match(text)
-    if found and int(found.group(1)) in RATINGS:
-        return int(found.group(1))
-    return next((int(value) for value in _AFTER_TITLE.findall(text) if int(value) in RATINGS), None)
 
 
 def parse_ratings(text: str, count: int) -> np.ndarray:
@@ -61,13 +42,9 @@ def parse_ratings(text: str, count: int) -> np.ndarray:
     if len(bare) == count and all(value in RATINGS for value in bare):
         found = dict(enumerate(bare, start=1))
     else:
-        text = _OBJECT.sub(lambda inner: " ".join(inner.group().split()), text)  # a JSON object on one line
         for part in _NEXT.split(text):
-            number = _CANDIDATE.match(part)
-            rest = "" if number is None else part[number.end() :]
-            value = _rating(re.sub(r"^\s*-(?=\d)", ": ", rest) if not rest[:1].isspace() else rest)
-            if number is not None and value is not None:
-                found.setdefault(int(number.group(1)), value)
+            if (number := _CANDIDATE.match(part)) and (rating := _RATING.search(part, number.end())):
+                found.setdefault(int(number.group(1)), int(rating.group(1)))
     for candidate, value in found.items():
         if 1 <= candidate <= count:
             ratings[candidate - 1] = value

@@ -80,7 +80,7 @@ class Demonstrator:
 
         def lists() -> Iterator[list[Entry]]:  # one at a time: the entries of all answers would fill the memory
             for text in answers:
-                entries = parse_answer(text, self.catalog).entries
+                entries = parse_answer(text, self.catalog)
                 lengths.append(len(entries))
                 yield entries
 

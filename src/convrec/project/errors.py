@@ -41,13 +41,19 @@ class InputError(Exception):
     The command line prints the message alone (no traceback) and exits with status 2. A retry cannot help.
     """
 
+    status = EXIT_BAD_INPUT
+
 
 class Unavailable(RuntimeError):
     """A server or a GPU is unavailable now and may be back later. Exit status 75: a retry can help."""
 
+    status = EXIT_UNAVAILABLE
+
 
 class NoSpace(RuntimeError):
     """The disk is full. Exit status 74: a retry helps only after space has been freed."""
+
+    status = EXIT_NO_SPACE
 
 
 class Stopped(RuntimeError):
@@ -68,10 +74,7 @@ def leave(status: int) -> NoReturn:
 
 def exit_status(error: BaseException) -> int | None:
     """Return the exit status of one of the errors above; None for any other error, which is a bug."""
-    if isinstance(error, Stopped):
-        return error.status
-    statuses = {InputError: EXIT_BAD_INPUT, NoSpace: EXIT_NO_SPACE, Unavailable: EXIT_UNAVAILABLE}
-    return next((status for kind, status in statuses.items() if isinstance(error, kind)), None)
+    return error.status if isinstance(error, InputError | NoSpace | Unavailable | Stopped) else None
 
 
 def causes(error: BaseException) -> list[BaseException]:

@@ -44,12 +44,11 @@ def usable_cores(cgroup: Path = _CGROUP) -> int:
 
     OpenMP knows the affinity, not the quota. A fraction of a core counts only where there is no whole one.
     """
-    v2, v1 = cgroup / "cpu.max", [cgroup / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
     try:
-        quota, period = v2.read_text().split() if v2.exists() else (path.read_text().strip() for path in v1)
+        quota, period = (cgroup / "cpu.max").read_text().split()
     except OSError:
         return _own_cores()
-    return _own_cores() if quota in ("max", "-1") else max(1, min(_own_cores(), int(quota) // int(period)))
+    return _own_cores() if quota == "max" else max(1, min(_own_cores(), int(quota) // int(period)))
 
 
 def _own_cores() -> int:

@@ -8,9 +8,6 @@ from typing import Any
 import pandas as pd
 
 from convrec.project.atomic import write_text
-from convrec.project.errors import InputError
-
-_REMAKE = "remove it, and make it again with `dvc repro`"
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -19,14 +16,8 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file that a stage wrote; raises `InputError` where it holds anything else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({str(error)[:200]}); {_REMAKE}") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: expected a JSON object, found {type(value).__name__}; {_REMAKE}")
-    return value
+    """Return the object of a JSON file that a stage wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:

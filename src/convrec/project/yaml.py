@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
 from convrec.project.errors import InputError
 
@@ -16,14 +16,8 @@ def parse_yaml(content: bytes | str, where: str, *, keep_comments: bool = False)
     """
     try:
         return YAML(typ="rt" if keep_comments else "safe", pure=True).load(content)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = " ".join(" ".join(filter(None, (error.context, error.problem))).split())
-        raise InputError(f"{where}: not YAML ({problem}{place}); correct it") from None
-    except (YAMLError, ValueError) as error:  # dates such as 2022-99-99
-        problem = str(error).partition("\n")[0][:200]
-        raise InputError(f"{where}: not usable as YAML ({problem}); correct it") from None
+    except (YAMLError, ValueError) as error:  # ValueError: dates such as 2022-99-99
+        raise InputError(f"{where}: not YAML ({' '.join(str(error).split())[:300]}); correct it") from None
 
 
 def read_yaml(path: Path, *, keep_comments: bool = False) -> Any:

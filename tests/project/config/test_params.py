@@ -27,13 +27,6 @@ def _changed(**changes: Any) -> dict[str, Any]:
     return raw
 
 
-def test_a_profile_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(InputError, match="no profile 'nosuch'; there are embedded, "):
-        compose("nosuch", [])
-    with pytest.raises(InputError, match="run the command in the project folder"):
-        compose("embedded", [], tmp_path / "profiles")
-
-
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_is_valid(name, tmp_path):
     path = tmp_path / "params.yaml"
@@ -48,11 +41,9 @@ def test_every_profile_is_valid(name, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank_grpo__max_stesp": 3}, "rank_grpo.max_stesp: unknown field; did you mean 'max_steps'?"),
-        ({"sft__lora": {**LORA, "lora_alhpa": 16}}, "sft.lora.lora_alhpa: unknown field; did you mean 'lora_alpha'?"),
+        ({"rank_grpo__max_stesp": 3}, "rank_grpo.max_stesp: unknown field; remove it, or see profiles/embedded"),
         ({"common__seed": "many"}, "common.seed = 'many': input should be a valid integer"),
         ({"rank_grpo__learning_rate": float("inf")}, "rank_grpo.learning_rate = inf: input should be a finite number"),
-        ({"common__cutoffs": [5] * 2000}, "list should have at most 100 items"),
         ({"common__list_length": 10}, "cutoffs reach 20"),
         ({"common__max_prompt_length": 63}, "common.max_prompt_length = 63: input should be greater"),
         ({"common__instruction": "Recommend {n}."}, "common.instruction: 'Recommend {n}.' has braces beside"),
@@ -70,11 +61,9 @@ def test_every_profile_is_valid(name, tmp_path):
         ({"data__line_column": "genres"}, "line_column = 'genres' names a column of the catalog of source 'files' or"),
         ({"data__source": ["synthetic", "interactions"], "data__line_column": ""}, "line_column = '' names a column"),
         ({"data__source": "feedback"}, "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
-        ({"data__source": ["synthetic", "synthetic"]}, "a source is given twice; remove one"),
         ({"data__interactions__max_liked": 1}, "data.interactions: min_liked = 2 is more than max_liked = 1"),
         ({"data__interactions__disliked": 4.0}, "data.interactions: disliked = 4.0 is not below liked = 4.0; lower it"),
         ({"rank_grpo__returns": "exp"}, "return_gamma = None"),
-        ({"rank_grpo__lora": {**LORA, "lora_dropout": 0.05}}, "rank_grpo: lora.lora_dropout = 0.05: sampling and"),
     ],
 )
 def test_mistakes_name_field_value_and_remedy(changes, message):

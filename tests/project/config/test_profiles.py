@@ -36,6 +36,13 @@ def test_applying_again_changes_nothing(project):
     assert not (project / "params.previous.yaml").exists()
 
 
+def test_a_profile_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(InputError, match="no profile 'nosuch'; there are embedded, "):
+        profiles.compose("nosuch", [])
+    with pytest.raises(InputError, match="run the command in the project folder"):
+        profiles.compose("embedded", [], tmp_path / "profiles")
+
+
 @pytest.mark.parametrize("setting", ["data.pth=x", "data.path", "common.seed=many"])
 def test_bad_settings_change_nothing(project, setting):
     with pytest.raises(InputError):

@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import transcript
 from convrec.data.mentions import Mentions
 from convrec.demonstrations.calls import CallStore
-from convrec.demonstrations.chat import Budget, ChatClient
+from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.reflect import parse_ratings
 from convrec.demonstrations.teachers import Row, Setting, Teacher
 from convrec.project.errors import InputError
@@ -35,9 +35,8 @@ _FIELD = re.compile(r"\{(\w+)\}")  # other braces, as those of JSON, are text
 
 
 def make(setting: Setting) -> Teacher:
-    options = dict(setting.options)
-    chosen = {name: options.pop(name) for name in ("kind", "noise", "fault_rate", "budget")}
-    chat = ChatClient(CallStore(setting.calls), budget=Budget(**chosen["budget"]), **options)
+    options = {name: value for name, value in setting.options.items() if name != "kind"}
+    chat = ChatClient(CallStore(setting.calls), **options)
     prompts = Prompts(setting.prompts, setting.domain)
     return LLMTeacher(chat, prompts, setting.catalog, setting.candidates_per_call, setting.conversations)
 
@@ -60,17 +59,13 @@ class Prompts:
         return _FIELD.sub(lambda field: values[field.group(1)], self._texts[name])
 
     def _read(self, path: Path, needed: set[str]) -> str:
-        where = f"demonstrations.prompts: {path}"
         try:
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            names = ", ".join(f"{name}.txt" for name in _NEEDED)
-            raise InputError(f"{where}: not readable ({error}); the folder needs {names} in UTF-8") from None
-        found, known = set(_FIELD.findall(text)), needed | self._words.keys()
-        if wrong := (needed - found) | (found - known):
-            raise InputError(
-                f"{where}: {{{min(wrong)}}} is missing or unknown; needed are {sorted(needed)}, known {sorted(known)}"
-            )
+            found, known = set(_FIELD.findall(text)), needed | self._words.keys()
+            if wrong := (needed - found) | (found - known):
+                raise ValueError(f"{{{min(wrong)}}} is missing or unknown; known are {sorted(known)}")
+        except (OSError, ValueError) as error:  # also of text that is not UTF-8
+            raise InputError(f"demonstrations.prompts: {path}: {error}; correct the file (prompts/ has each)") from None
         return text
 
 

@@ -12,6 +12,8 @@ from convrec.data.titles import line
 from convrec.demonstrations.teachers import Row, Setting, Teacher
 from convrec.project.errors import InputError
 
+NOISE = 0.7  # standard deviation of its errors
+FAULT_RATE = 0.15  # share of faulty lines
 # Real films outside the embedded catalog, which a teacher that ignores the catalog would name.
 OUTSIDE = (
     "The Straight Story (1999)", "Primer (2004)", "Coherence (2013)", "Paterson (2016)", "Frances Ha (2012)",
@@ -28,7 +30,7 @@ def make(setting: Setting) -> Teacher:
     frame = pd.read_parquet(setting.world)
     tastes = {p: Taste.from_json(text) for p, text in zip(frame["prompt_id"], frame["taste"], strict=True)}
     world = World(setting.catalog, setting.seed, setting.num_months)
-    return SimulatedTeacher(world, tastes, setting.options["noise"], setting.options["fault_rate"], setting.seed)
+    return SimulatedTeacher(world, tastes, setting.seed)
 
 
 def _misspelt(rng: np.random.Generator, title: str) -> str:
@@ -69,7 +71,9 @@ class SimulatedTeacher(Teacher):
     It rates each film with an error of standard deviation `noise`, and makes the faults of `_with_faults`.
     """
 
-    def __init__(self, world: World, tastes: dict[str, Taste], noise: float, fault_rate: float, seed: int):
+    def __init__(
+        self, world: World, tastes: dict[str, Taste], seed: int, noise: float = NOISE, fault_rate: float = FAULT_RATE
+    ):
         self._world, self._tastes = world, tastes
         self._noise, self._fault_rate, self._seed = noise, fault_rate, seed
 

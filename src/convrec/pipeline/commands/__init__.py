@@ -16,14 +16,13 @@ from convrec.project.paths import Paths
 if TYPE_CHECKING:
     from convrec.project.config.params import Params
 
-ASK, PIPELINE, MEASURE, WATCH, ANSWERS, REGISTRY = (
+ASK, PIPELINE, MEASURE, WATCH, REGISTRY = (
     Group.create_ordered(title)
     for title in (
         "Ask a model",
         "Run and change the pipeline",
         "Measure and compare",
         "Watch the service",
-        "A language model's answers",
         "Registry and tracking",
     )
 )

@@ -87,7 +87,7 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
         teacher,
         texts,
         embedder,
-        Grounder(catalog, config.remap.min_ratio, config.remap.min_ratio_without_year),
+        Grounder(catalog),
         list_length=common.list_length,
         conversation_weight=config.remap.conversation_weight,
         judged=config.reflect.top,

@@ -1,8 +1,6 @@
 """What the sections of params.yaml and the settings files beside it have in common."""
 
-import difflib
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -52,27 +50,16 @@ def validated(kind: type[Settings], raw: dict[str, Any], source: str, page: str)
     try:
         return kind.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(kind, dict(mistake), page) for mistake in error.errors()]
+        lines = [_explain(dict(mistake), page) for mistake in error.errors()]
         raise InputError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
-def _explain(kind: type[Section], error: dict[str, Any], page: str) -> str:
+def _explain(error: dict[str, Any], page: str) -> str:
     location = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(error["loc"][-1]), _fields(kind, error["loc"][:-1]), n=1, cutoff=0.75)
-        hint = f"did you mean {close[0]!r}?" if close else f"remove it, or see {page} for its name"
-        return f"{location}: unknown field; {hint}"
+        return f"{location}: unknown field; remove it, or see {page} for its name"
     if error["type"] == "missing":
         return f"{location}: missing; add it ({page} shows every field)"
     if error["type"] == "value_error":  # one of several sections has no location, and names its fields itself
         return f"{location}: {error['ctx']['error']}" if location else str(error["ctx"]["error"])
     return f"{location} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
-
-
-def _fields(model: Any, location: Sequence[int | str]) -> list[str]:
-    """Return the field names of the section at a location."""
-    for part in location:
-        if part in model.model_fields:  # else the key of a mapping of sections
-            annotation = model.model_fields[part].annotation
-            model = next(found for found in (*get_args(annotation), annotation) if hasattr(found, "model_fields"))
-    return list(model.model_fields)

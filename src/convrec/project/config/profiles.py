@@ -45,12 +45,6 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
     if name != BASE:
         _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
     params["common"]["profile"] = name
-    _set(params, settings)
-    return params
-
-
-def _set(params: Any, settings: list[str]) -> None:
-    """Change parameters in place by `KEY=VALUE`."""
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -59,41 +53,23 @@ def _set(params: Any, settings: list[str]) -> None:
         for part in reversed(key.split(".")):
             changes = {part: changes}
         _merge(params, changes, f"--set {setting}")
+    return params
 
 
 def apply_profile(name: str, settings: list[str]) -> str:
     """Write the profile to params.yaml, keep a different one beside it, and return a message with the changes."""
-    if not _write(compose(name, settings), f"profile {name}"):
-        return f"params.yaml is profile {name} already"
-    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
-
-
-def change_params(settings: list[str]) -> str:
-    """Change params.yaml by `KEY=VALUE`, comments kept, and return what was done.
-
-    Raises `InputError` on an unknown key and on a value that the parameters do not allow; the file then stays.
-    """
-    params = read_yaml(TARGET, keep_comments=True)
-    _set(params, settings)
-    if not _write(params, "params.yaml"):
-        return f"params.yaml has {', '.join(settings)} already"
-    return f"params.yaml now has {', '.join(settings)}; the one before is in {PREVIOUS}"
-
-
-def _write(params: Any, source: str) -> bool:
-    """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
     yaml, stream = YAML(), io.StringIO()
     yaml.width = 110
     yaml.representer.add_representer(
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )
-    yaml.dump(params, stream)
+    yaml.dump(compose(name, settings), stream)
     text = stream.getvalue()
-    parse_params(parse_yaml(text, source), source)
+    parse_params(parse_yaml(text, name), f"profile {name}")
     before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
     if before == text:
-        return False
+        return f"params.yaml is profile {name} already"
     if before is not None:
         write_text(PREVIOUS, before)
     write_text(TARGET, text)
-    return True
+    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
