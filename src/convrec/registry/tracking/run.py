@@ -30,12 +30,11 @@ from convrec.registry.tracking.describe import (
     param_texts,
     read_versions,
     table_facts,
-    tag_texts,
     user_name,
     version_tags,
 )
 from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, now_ms, upload_left
-from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
+from convrec.registry.tracking.store import connect, shown_uri, store_error, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Run:
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
         self._journal = Journal((root / FOLDER).resolve(), about)
-        self._delivery = Delivery(self._journal.path, client_uri(root))
+        self._delivery = Delivery(self._journal.path, tracking_uri(root))
         self._delivery.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
@@ -64,7 +63,7 @@ class Run:
 
     def set_tags(self, tags: dict[str, str]) -> None:
         """Record tags; an existing tag of the same name is replaced."""
-        self._journal.append("tags", tags=tag_texts(tags))
+        self._journal.append("tags", tags=tags)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Record a file as it is now."""
@@ -96,9 +95,8 @@ class Run:
             self._journal.append("status", status=status)
         if not self._delivery.finish():
             logger.warning(
-                "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
-                "starts, or by `convrec tracking sync`",
-                self.run_id,
+                "not all records could be sent: the rest is buffered in %s, and is sent when the next run starts, or "
+                "by `convrec tracking sync`",
                 self._journal.path,
             )
         self._journal.close(release=not self._delivery.is_alive())  # no second sender beside a slow one
@@ -126,9 +124,9 @@ def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, pa
     experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag})
+    all_tags = {"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag}
     try:
-        client = mlflow.MlflowClient(client_uri())
+        client = mlflow.MlflowClient(tracking_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
     except MlflowException as error:
         raise store_error(error) from None
@@ -258,7 +256,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
 def run_address(run_id: str) -> str | None:
     """Return the web address of a run; None for a local store, which `make ui` shows, or if the server is down."""
     try:
-        experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
+        experiment = mlflow.MlflowClient(tracking_uri()).get_run(run_id).info.experiment_id
     except MlflowException:
         return None
     return shown_address(f"experiments/{experiment}/runs/{run_id}")
