@@ -19,12 +19,11 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.moves import roll_back
-from convrec.registry.promote import prune
 from convrec.registry.versions import MODEL_NAME
 from convrec.service.feedback.store import FeedbackStore
 from tasks.champion import watch_experiment
 from tests.registry.experimenting import answer_users
-from tests.registry.registered import add_version, promote_in_turn
+from tests.registry.registered import promote_in_turn
 
 
 @pytest.fixture
@@ -81,13 +80,6 @@ def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
     assert running_experiment(champion, "1") is None
     assert "No experiment was started" in cli("experiment", "status").out
     assert start_experiment(champion, "2", 0.5, "ops").is_running
-
-
-def test_prune_keeps_the_challenger(champion):
-    for _ in range(3):
-        add_version(champion)
-    start_experiment(champion, "2", 0.5, "ops")
-    assert "2" not in prune(1, "ops", remove=False)
 
 
 def test_an_experiment_ends_if_its_result_cannot_be_recorded(champion, store, monkeypatch, caplog):

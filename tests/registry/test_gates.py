@@ -222,8 +222,6 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
     approval = {"by": "lead", "at": "today"}
     assert "- approved by lead at today" in decision_markdown(replace(decision, approval=approval))
-    rejected = replace(decision, approval={**approval, "refused": ""})
-    assert rejected.rejected and "- refused by lead at today" in decision_markdown(rejected)
 
 
 @given(st.floats(-0.1, 0.1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 10), st.booleans())

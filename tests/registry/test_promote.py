@@ -22,7 +22,7 @@ from convrec.registry import measure, tracking
 from convrec.registry.decisions import ALREADY, AWAITING, LATENCY, PROMOTED, REFUSED, Decision
 from convrec.registry.experiment import Result, Side, finish, start_experiment
 from convrec.registry.model_card import checkpoint_digest
-from convrec.registry.promote import promote, reject, rollback
+from convrec.registry.promote import promote, rollback
 from convrec.registry.versions import MODEL_NAME, read_aliases
 from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
@@ -223,39 +223,22 @@ def test_the_decision_is_written_to_version_and_run(client, ranks):
     assert moves_of(client)[-1]["decision"] == "promotion/decision-1.json"
 
 
-def test_approval_is_awaited_refused_and_given(client, ranks):
+def test_approval_is_awaited_and_given(client, ranks):
     ranks |= {"1": 3, "2": 1}
     _promote("1")
     _set_policy(approval="required")
     awaited = _promote("2")
     assert awaited.status == AWAITING and _champions(client) == ("1", None)
     assert _status(client, "2") == "awaiting approval"
-    refused = reject(Paths(), "2", by="lead", reason="after the holidays")
-    assert refused.status == REFUSED and "lead: after the holidays" in refused.gates[-1].detail
     ranks["asked"].clear()
-    again = _promote("2")
-    assert again.status == REFUSED and "lead: after the holidays" in again.reason, "a person's no stands"
-    text = mlflow.artifacts.load_text(
-        f"runs:/{client.get_model_version(MODEL_NAME, '2').run_id}/promotion/decision-2.md"
-    )
-    assert "refused by lead" in text and "approved by" not in text
-    with pytest.raises(InputError, match="version 2 does not await approval"):
-        reject(Paths(), "2", by="lead")
     rows = pd.read_parquet(Paths().split("test"))
     rows.assign(groundtruth=rows["groundtruth"].iloc[::-1].tolist()).to_parquet(Paths().split("test"))
     worse = _promote("2", approve=True, dry_run=True)
     assert worse.status == REFUSED and _failed(worse), "an approval is of the figures on the current data"
     rows.to_parquet(Paths().split("test"))
     given = _promote("2", approve=True)
-    assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 3
+    assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 2
     assert _champions(client) == ("2", "1") and ranks["asked"] == []
-
-
-def test_a_rejection_of_an_earlier_release_holds(client, ranks):
-    _promote("1")
-    short = {"number": 1, "status": REFUSED, "reason": "approval: refused by lead", "champion": "1", "by": "lead"}
-    client.set_model_version_tag(MODEL_NAME, "2", "promotion.decision", json.dumps({**short, "at": "2026-01-01"}))
-    assert _promote("2").approval["by"] == "lead" and "2" not in ranks["asked"]
 
 
 def test_what_is_done_stays_done_if_it_cannot_be_recorded(client, ranks, monkeypatch, tmp_path, caplog):
@@ -301,21 +284,6 @@ def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, mon
     _meanwhile(monkeypatch, lambda: _promote("2"))
     assert _promote("2").status == ALREADY, "promoted by another process"
     assert _champions(client) == ("2", "3") and _status(client, "2") == "promoted"
-
-
-def test_a_rejection_during_the_comparison_holds(client, ranks, monkeypatch):
-    ranks |= {"1": 3, "2": 1}
-    _promote("1")
-    _set_policy(approval="required")
-    assert _promote("2").status == AWAITING
-    _meanwhile(monkeypatch, lambda: reject(Paths(), "2", by="lead", reason="no"))
-    assert "no" in _promote("2").approval["refused"]
-    run = client.get_model_version(MODEL_NAME, "2").run_id
-    recorded = mlflow.artifacts.load_dict(f"runs:/{run}/promotion/decision-2.json")
-    assert _status(client, "2") == recorded["status"] == "refused"
-    _meanwhile(monkeypatch, lambda: _promote("2", approve=True) and rollback(Paths(), by="lead"))
-    overtaken = _promote("2", approve=True)
-    assert overtaken.status == REFUSED and overtaken.number == 4, "each decision has its number"
 
 
 def test_rollback_and_the_word_again(client, ranks):
@@ -377,12 +345,6 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
         (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
         (["promote", "--version", "latest"], 'Invalid value "latest" for --version. Give the number of a version'),
         (["promote", "--approve"], "give --by NAME"),
-        (["promote", "--reject", "--by", "lead"], "does not await approval (no decision yet)"),
-        (["promote", "--reason", "x"], "--reason needs --reject"),
-        (
-            ["promote", "--reject", "--by", "lead", "--dry-run"],
-            "--reject: not with --approve, --again",
-        ),
         (["rollback"], "there is no champion to roll back"),
         (["registry", "register"], "models/rank_grpo/config.json: not made yet"),
     ],

@@ -11,9 +11,7 @@ from markupsafe import Markup
 from convrec.evaluation.examples import Example
 from convrec.evaluation.figures import (
     DEMONSTRATION_STEPS,
-    data_figures,
     demonstration_figures,
-    story_figures,
     system_figures,
     training_figures,
 )
@@ -126,11 +124,9 @@ def render_report(found: Findings) -> str:
             for key, own in evaluation.get("baselines", {}).items()
         },
         figures={
-            **data_figures(found.plots),
             **demonstration_figures(found.plots, found.demonstrations, headline),
-            **training_figures(found.plots, cutoffs, found.training["rank_grpo"]["chosen_step"], start),
+            **training_figures(found.plots, cutoffs, found.training["rank_grpo"]["chosen_step"]),
             **system_figures(evaluation, found.ranks, systems, headline),
-            **story_figures(found.plots, evaluation, systems, headline),
         },
     )
 

@@ -207,37 +207,22 @@ def promote_version(
     return move
 
 
-def roll_back(client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None) -> Move:
-    """Make the previous champion, or an earlier champion `to`, the champion again; return the move.
+def roll_back(client: mlflow.MlflowClient, by: str, reason: str) -> Move:
+    """Make the previous champion the champion again; return the move.
 
     `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
     `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
     """
     with claim(client, by) as check:
         state = read_state(client)
-        target = rollback_target(client, state, to)
-        move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
+        if state.champion is None:
+            raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
+        earlier = _existing(client, earlier_champions(state.moves))
+        if not earlier:
+            raise InputError(f"version {state.champion} is the first champion: there is no version to return to")
+        move = Move(utc_now(), "rollback", state.champion, earlier[-1], by, reason[:_MAX_REASON])
         _carry_out(client, state, move, check)
     return move
-
-
-def rollback_target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
-    """Return the version that a rollback makes the champion; raises `InputError` if there is none."""
-    if state.champion is None:
-        raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
-    if to is None:
-        targets = _existing(client, earlier_champions(state.moves))
-        if not targets:
-            raise InputError(f"version {state.champion} is the first champion: there is no version to return to")
-        return targets[-1]
-    named = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
-    earlier = named - {state.champion}
-    if to not in earlier:
-        names = ", ".join(sorted(earlier, key=int)) or "none"
-        raise InputError(f"--to {to}: not an earlier champion; give one of: {names}")
-    if not _existing(client, [to]):
-        raise InputError(f"--to {to}: this version was deleted; give another")
-    return to
 
 
 def _existing(client: mlflow.MlflowClient, versions: Collection[str]) -> list[str]:
