@@ -75,11 +75,11 @@ def test_full_lists_of_exact_lines_score_as_ours(catalog):
 def test_the_command_scores_a_file(catalog, tmp_path):
     path = tmp_path / "lists.jsonl"
     row = {"groundtruth": [["Heat", 1995], ["Big", 1988]]}
-    rows = [{**row, "response": "Heat (1995)\nheat (1995)"}, {**row, "items": []}]
+    rows = [{**row, "response": "Heat (1995)\nheat (1995)"}, {"response": "", "groundtruth": [{"id": "heat_1995"}]}]
     path.write_text(json.dumps(rows[0]) + "\n")
     settings = ScoringSettings(cutoffs=(20,), protocol="published")
     scores = score_predictions(path, catalog, settings)
     assert {name: interval.mean for name, interval in scores.intervals.items()} == {"recall@20": 0.5, "ndcg@20": 1}
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    with pytest.raises(InputError, match="line 2: protocol 'published' needs the field 'response'"):
+    with pytest.raises(InputError, match="line 2: protocol 'published' needs titles, not ids"):
         score_predictions(path, catalog, settings)
