@@ -100,9 +100,8 @@ def _set_policy(**changes) -> None:
     yaml.dump(policy, path)
 
 
-def _champions(client) -> tuple[str | None, str | None]:
-    aliases = read_aliases(client)
-    return aliases.get("champion"), aliases.get("previous")
+def _champion(client) -> str | None:
+    return read_aliases(client).get("champion")
 
 
 def _failed(decision: Decision) -> list[str]:
@@ -116,17 +115,17 @@ def _status(client, version: str) -> str | None:
 def test_first_better_worse_and_the_champion_itself(client, ranks):
     ranks |= {"1": 3, "2": 1, "3": 4}
     assert _promote("1", dry_run=True).status == PROMOTED
-    assert _champions(client) == (None, None) and _status(client, "1") is None and moves_of(client) == []
+    assert _champion(client) is None and _status(client, "1") is None and moves_of(client) == []
     first = _promote("1")
     assert first.status == PROMOTED and first.champion is None and first.comparison.gains == {}
     assert _promote("1").status == ALREADY
     better = _promote("2")
-    assert better.status == PROMOTED and _champions(client) == ("2", "1")
+    assert better.status == PROMOTED and _champion(client) == "2"
     gain = better.comparison.gains["ndcg"]  # of rank 1 over rank 3: 1 - 1 / log2(4)
     assert (gain.mean, gain.low, gain.high) == pytest.approx((0.5, 0.5, 0.5)) and gain.n == NUM_PROMPTS
     assert gain.p < 0.05
     worse = _promote("3")
-    assert worse.status == REFUSED and _champions(client) == ("2", "1")
+    assert worse.status == REFUSED and _champion(client) == "2"
     assert "ndcg gain, lower end" in _failed(worse) and _status(client, "3") == "refused"
     assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
 
@@ -135,7 +134,7 @@ def test_a_first_version_below_popularity_is_refused(client, ranks):
     """Popularity has each film once, so every list of its own is the first four: ranks 1 to 4 for four of 12."""
     ranks |= {"1": None, "2": 1}
     refused = _promote("1")
-    assert refused.status == REFUSED and _champions(client) == (None, None)
+    assert refused.status == REFUSED and _champion(client) is None
     (gate,) = [gate for gate in refused.gates if not gate.passed]
     popularity = sum(1 / np.log2(rank + 1) for rank in range(1, SIZE + 1)) / NUM_PROMPTS
     gain = refused.comparison.baselines["popularity"]
@@ -185,7 +184,7 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     assert finish(client, result, "better", "ops").verdict == "better"
     ranks["asked"].clear()
     promoted = _promote("2")
-    assert promoted.status == PROMOTED and _champions(client) == ("2", "1") and ranks["asked"] == []
+    assert promoted.status == PROMOTED and _champion(client) == "2" and ranks["asked"] == []
     assert f"in an online experiment: {experiment.id}: better" in promoted.reason
 
 
@@ -202,7 +201,7 @@ def test_a_broken_guard_rail_is_refused(client, ranks, how, failed):
     ranks |= {"1": 3, "2": how}
     _promote("1")
     decision = _promote("2")
-    assert decision.status == REFUSED and _champions(client) == ("1", None)
+    assert decision.status == REFUSED and _champion(client) == "1"
     assert [name for name in _failed(decision) if "slice" not in name] == failed
 
 
@@ -228,7 +227,7 @@ def test_approval_is_awaited_and_given(client, ranks):
     _promote("1")
     _set_policy(approval="required")
     awaited = _promote("2")
-    assert awaited.status == AWAITING and _champions(client) == ("1", None)
+    assert awaited.status == AWAITING and _champion(client) == "1"
     assert _status(client, "2") == "awaiting approval"
     ranks["asked"].clear()
     rows = pd.read_parquet(Paths().split("test"))
@@ -238,7 +237,7 @@ def test_approval_is_awaited_and_given(client, ranks):
     rows.to_parquet(Paths().split("test"))
     given = _promote("2", approve=True)
     assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 2
-    assert _champions(client) == ("2", "1") and ranks["asked"] == []
+    assert _champion(client) == "2" and ranks["asked"] == []
 
 
 def test_what_is_done_stays_done_if_it_cannot_be_recorded(client, ranks, monkeypatch, tmp_path, caplog):
@@ -255,7 +254,7 @@ def test_what_is_done_stays_done_if_it_cannot_be_recorded(client, ranks, monkeyp
         assert _promote("2").status == PROMOTED
         away.setattr(mlflow.MlflowClient, "set_model_version_tag", fail)
         assert rollback(Paths()).to_version == "1"
-    assert _champions(client) == ("1", None)
+    assert _champion(client) == "1"
     assert "the promotion of version 2 is done, but could not be recorded (away)" in caplog.text
     assert "the rollback from version 2 to 1 is done" in caplog.text
 
@@ -280,10 +279,10 @@ def test_a_champion_that_changed_meanwhile_is_not_overwritten(client, ranks, mon
     refused = _promote("2")
     why = "the champion changed from version 1 to 3 while version 2 was measured; promote again"
     assert (refused.status, refused.reason) == (REFUSED, why)
-    assert _champions(client) == ("3", "1") and _status(client, "2") == "refused"
+    assert _champion(client) == "3" and _status(client, "2") == "refused"
     _meanwhile(monkeypatch, lambda: _promote("2"))
     assert _promote("2").status == ALREADY, "promoted by another process"
-    assert _champions(client) == ("2", "3") and _status(client, "2") == "promoted"
+    assert _champion(client) == "2" and _status(client, "2") == "promoted"
 
 
 def test_rollback_and_the_word_again(client, ranks):
@@ -291,14 +290,14 @@ def test_rollback_and_the_word_again(client, ranks):
     for version in "123":
         _promote(version)
     move = rollback(Paths(), by="lead", reason="complaints")
-    assert (move.from_version, move.to_version) == ("3", "2") and _champions(client) == ("2", "1")
+    assert (move.from_version, move.to_version) == ("3", "2") and _champion(client) == "2"
     assert _status(client, "3") == "rolled back"
     refused = _promote("3")
     assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED
     rollback(Paths(), by="lead")
     rollback(Paths(), by="lead")
-    assert _champions(client) == ("1", None)
+    assert _champion(client) == "1"
 
 
 def test_the_gain_is_that_of_the_rows_as_the_present_catalog_judges_them(client, ranks, monkeypatch):

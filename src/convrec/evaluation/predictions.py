@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import pandas as pd
 from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 from rich.console import Console
 
@@ -15,8 +14,7 @@ from convrec.data.parsing import read_list
 from convrec.data.rows import usable_item
 from convrec.data.titles import usable_id
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
-from convrec.evaluation.published import PublishedProtocol
-from convrec.evaluation.scoring import score_row, score_table
+from convrec.evaluation.scoring import RowScore, score_row, score_table
 from convrec.project.errors import InputError
 from convrec.project.table import TextTable
 
@@ -29,7 +27,7 @@ class ScoringSettings(NamedTuple):
 
     cutoffs: Sequence[int] = (5, 10, 15, 20)
     list_length: int = 20
-    protocol: Protocol | Literal["published"] = "evaluation"
+    protocol: Protocol = "evaluation"
     tolerance: int = 2
     line_column: str | None = None
 
@@ -79,8 +77,8 @@ def _read(row: _Row, field: str, catalog: Catalog, line_column: str | None) -> l
     return found
 
 
-def _score(row: _Row, catalog: Catalog, settings: ScoringSettings, published: PublishedProtocol) -> Any:
-    """Return the `RowScore` of a row, or the scores of the protocol `published`."""
+def _score(row: _Row, catalog: Catalog, settings: ScoringSettings) -> RowScore:
+    """Return the score of a row."""
     _, num_ranks, protocol, tolerance, column = settings
     if (row.response is None) == (row.items is None):
         raise ValueError("give exactly one of the fields 'response' and 'items'")
@@ -91,11 +89,6 @@ def _score(row: _Row, catalog: Catalog, settings: ScoringSettings, published: Pu
         pairs = zip(row.items or [], named, strict=True)
         text = "\n".join(value if isinstance(value, str) else str(item) for value, item in pairs)
     titles = [item.title for item in seen if isinstance(item, Truth)]
-    if protocol == "published":
-        known = [truth for truth in truths if isinstance(truth, Truth)]
-        if len(known) < len(truths):
-            raise ValueError("protocol 'published' needs titles, not ids, in the field 'groundtruth'")
-        return published.scores(text, known, set(titles))
     seen_items = {item for item in seen if isinstance(item, int) and item != UNKNOWN}
     target = make_target(truths, titles, catalog, tolerance, seen_items)
     return score_row(read_list(text, catalog, tolerance), target, catalog, num_ranks, protocol, tolerance)
@@ -106,12 +99,12 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
 
     Raises `InputError` for the first row that cannot be scored, with file, line, field and remedy.
     """
-    published, keys, scores = PublishedProtocol(catalog, settings.cutoffs), [], []
+    keys, scores = [], []
     for number, raw in json_lines(path):
         try:
             row = _Row.model_validate(raw)
             keys.append(row.keys(number))
-            scores.append(_score(row, catalog, settings, published))
+            scores.append(_score(row, catalog, settings))
         except ValidationError as error:
             first = error.errors()[0]
             where, value = first["loc"][0], raw.get(str(first["loc"][0]))
@@ -120,11 +113,8 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
             raise InputError(f"{path}: line {number}: {problem}") from None
     if not keys:
         raise InputError(f"{path}: no rows; give one object per line, with a list and its ground truth")
-    if settings.protocol == "published":
-        table = pd.DataFrame(keys, columns=KEYS).join(pd.DataFrame(scores))
-    else:
-        prompts, persons = zip(*keys, strict=True)
-        table = score_table(prompts, persons, scores, settings.cutoffs)
+    prompts, persons = zip(*keys, strict=True)
+    table = score_table(prompts, persons, scores, settings.cutoffs)
     intervals = mean_intervals(table, [name for name in table if name not in KEYS], SAMPLES, SEED)
     named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
     return PredictionScores(len(table), int(table["prompt_id"].nunique()), named)

@@ -166,17 +166,11 @@ class Result:
         """Return the table of the sides: its columns, and a row for each side."""
         columns = ("side", "version", "users", "answers", "accepted items", "accepted per answer")
         sides = [
-            (
-                side.arm,
-                side.version,
-                f"{side.users:,}",
-                f"{side.answers:,}",
-                f"{side.accepted:,}",
-                "-" if side.per_answer is None else f"{side.per_answer:.3f}",
-            )
+            (side.arm, side.version, *(f"{number:,}" for number in (side.users, side.answers, side.accepted)))
             for side in self.sides
         ]
-        return [columns, *sides]
+        rates = ["-" if side.per_answer is None else f"{side.per_answer:.3f}" for side in self.sides]
+        return [columns, *((*side, rate) for side, rate in zip(sides, rates, strict=True))]
 
 
 def read_result(store: FeedbackStore, experiment: Experiment) -> Result:

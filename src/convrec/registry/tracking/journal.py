@@ -38,7 +38,7 @@ _REFUSED = ".refused"  # replaces `.jsonl` in the name of a journal with records
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")  # not of a proxy
 _BATCHES = ("metrics", "params", "tags")  # the kinds of records that are sent together
 _GROUP = 100  # records in a batch; MLflow's client splits it by its limits
-_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
+_LINGER = 2.0  # seconds between sends
 _FLUSH = 30.0  # seconds that a run waits for the last send
 
 
@@ -108,7 +108,7 @@ class Delivery(threading.Thread):
     """Sends one journal: its records in their order, then its artifacts.
 
     A record that MLflow refuses is skipped with a warning, and its journal is kept. As a thread, it sends every two
-    seconds during the run, with growing pauses while the server is down. Raises `ValueError` if the first line does not
+    seconds during the run. Raises `ValueError` if the first line does not
     name a run, as after a power failure.
     """
 
@@ -128,10 +128,8 @@ class Delivery(threading.Thread):
 
     def run(self) -> None:
         """Send until the run is closed, then once more."""
-        pause = _LINGER
-        while not self._closing.wait(pause):
+        while not self._closing.wait(_LINGER):
             self._try()
-            pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
         self._try()
 
     def _try(self) -> None:

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import mlflow
-import pandas as pd
 from filelock import FileLock
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
@@ -90,28 +89,3 @@ def store_error(error: Exception, root: Path = Path()) -> InputError | Unavailab
 def short_message(error: BaseException) -> str:
     """Return the first line of an error, at most 200 characters, without secrets."""
     return redact((str(error).splitlines() or [type(error).__name__])[0])[:200]
-
-
-def history(run_id: str, root: Path = Path()) -> pd.DataFrame:
-    """Return the curves of an MLflow run: one row for each step, one column for each metric with several steps.
-
-    The index is `step`; a metric without a value at a step is NaN there. If a step was logged twice, as after resuming,
-    its last value is used. System metrics are left out: their steps are samples. `root` is the project's folder. Raises
-    `InputError` if the store has no such run, and `Unavailable` if it does not answer.
-    """
-    connect(root)
-    client, curves = mlflow.MlflowClient(), {}
-    try:
-        metrics = client.get_run(run_id).data.metrics
-    except MlflowException as error:
-        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            raise store_error(error, root) from None
-        raise InputError(
-            f"run {run_id!r:.60}: no such run in {shown_uri(root)}; `make ui` and runs/STAGE.json show the ids"
-        ) from None
-    for name in sorted(metrics):
-        points = sorted(client.get_metric_history(run_id, name), key=lambda point: (point.step, point.timestamp))
-        curve = {point.step: point.value for point in points}
-        if len(curve) > 1 and not name.startswith("system/"):
-            curves[name] = pd.Series(curve, dtype=float)
-    return pd.DataFrame(curves).sort_index().rename_axis("step")
