@@ -11,10 +11,10 @@ from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.project.table import TextTable
-from convrec.registry import promote, versions
+from convrec.registry import moves, versions
 from convrec.registry.decisions import Decision, decision_markdown, headline
 from convrec.registry.experiment import read_experiment, watch
-from convrec.registry.tracking import connect, shown_address
+from convrec.registry.tracking import connect, shown_address, user_name
 from convrec.service.feedback import open_store
 from tasks.artifacts import SHOWN, show_link, show_table
 from tasks.command import RETRIES, ask_convrec
@@ -61,7 +61,8 @@ def _show(decision: Decision) -> Decision:
 @task(task_run_name="roll back")
 def roll_back(by: str | None, reason: str) -> str:
     """Roll the champion back; return a message."""
-    move = promote.rollback(Paths(), by=by, reason=reason)
+    connect()
+    move = moves.roll_back(mlflow.MlflowClient(), by or user_name(), reason)
     message = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
     show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "Rollback of the champion")
     return message

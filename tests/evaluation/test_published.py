@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
-from convrec.evaluation.published import PublishedProtocol, read_lines
+from convrec.evaluation.published import published_scores, read_lines
 from convrec.evaluation.scoring import score_lists
 from tests.rows import make_row
 
@@ -20,7 +20,7 @@ def catalog():
 
 def _score(catalog, text, groundtruth, seen=(), cutoff=20):
     row = make_row("p", groundtruth, seen_titles=list(seen))
-    found = PublishedProtocol(catalog, [cutoff]).score_lists({"p": text}, [row])
+    found = published_scores({"p": text}, [row], catalog, [cutoff])
     return found[f"recall_at_{cutoff}"].item(), found[f"ndcg_at_{cutoff}"].item()
 
 
@@ -63,7 +63,7 @@ def test_full_lists_of_exact_lines_score_as_ours(catalog):
         rows.append(make_row(f"p{number}", wanted))
         texts[f"p{number}"] = "\n".join(f"{title} ({year})" for title, year in order)
     cutoffs = [2, 5]
-    theirs = PublishedProtocol(catalog, cutoffs).score_lists(texts, rows)
+    theirs = published_scores(texts, rows, catalog, cutoffs)
     ours = score_lists(texts, rows, catalog, 5, cutoffs)
     for name in ("recall_at_2", "recall_at_5", "ndcg_at_2", "ndcg_at_5"):
         np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-9)

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth, relevance
@@ -75,8 +76,5 @@ def worst_rows(scores: np.ndarray, baseline: np.ndarray, prompt_ids: Sequence[st
     Ties are broken by the largest loss against the baseline, then by prompt id, then by position. Shape: scores and
     baseline (B,).
     """
-    order = sorted(range(len(scores)), key=lambda i: (scores[i], scores[i] - baseline[i], prompt_ids[i], i))
-    first: dict[str, int] = {}
-    for row in order:
-        first.setdefault(prompt_ids[row], row)
-    return list(first.values())[:number]
+    rows = pd.DataFrame({"score": scores, "gain": scores - baseline, "prompt": prompt_ids})
+    return rows.sort_values(list(rows), kind="stable").drop_duplicates("prompt").index[:number].tolist()

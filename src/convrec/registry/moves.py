@@ -36,6 +36,7 @@ from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, find_m
 logger = logging.getLogger(__name__)
 
 CLAIM = f"{MODEL_NAME}.moving"
+STATUS_TAG = "promotion.status"  # of a version
 PATIENCE = 60.0  # seconds; a claim is held for a few calls to the registry, each with a timeout of 20 s
 _POLL = 0.1  # seconds
 _DESCRIPTION = f"Not a model. While this name exists, a process is moving the aliases of {MODEL_NAME}."
@@ -220,6 +221,9 @@ def roll_back(client: mlflow.MlflowClient, by: str, reason: str) -> Move:
             raise InputError(f"version {state.champion} is the first champion: there is no version to return to")
         move = Move(utc_now(), "rollback", state.champion, earlier[-1], by, reason[:_MAX_REASON])
         _carry_out(client, state, move, check)
+    with not_undone(f"the rollback from version {move.from_version} to {move.to_version}"):
+        client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
+        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, "promoted")
     return move
 
 

@@ -15,7 +15,6 @@ from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.registry.decisions import (
     ALREADY,
-    PROMOTED,
     REFUSED,
     Comparison,
     Decision,
@@ -25,13 +24,12 @@ from convrec.registry.decisions import (
 from convrec.registry.experiment import recorded_result
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import (
+    STATUS_TAG,
     ChampionChanged,
-    Move,
     State,
     not_undone,
     promote_version,
     read_state,
-    roll_back,
     rolled_back,
     utc_now,
 )
@@ -46,7 +44,7 @@ from convrec.registry.versions import (
 )
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")  # of `list_versions`
-STATUS_TAG, DECISION_TAG = "promotion.status", "promotion.decision"
+DECISION_TAG = "promotion.decision"
 _MAX_REASON = 500  # characters of a reason in a tag
 
 
@@ -90,21 +88,6 @@ def _open(params: Params, paths: Paths, version: str | None) -> tuple[Policy, ml
     connect(paths.root)
     client = mlflow.MlflowClient()
     return policy, client, find_version(client, version)
-
-
-def rollback(paths: Paths, *, by: str | None = None, reason: str = "") -> Move:
-    """Return to the previous champion; return the move.
-
-    The version that was rolled back is not promoted again without `again`. Raises `InputError` if there
-    is no version to return to.
-    """
-    connect(paths.root)
-    client = mlflow.MlflowClient()
-    move = roll_back(client, by or user_name(), reason)
-    with not_undone(f"the rollback from version {move.from_version} to {move.to_version}"):
-        client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
-        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, PROMOTED)
-    return move
 
 
 def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State) -> Comparison:

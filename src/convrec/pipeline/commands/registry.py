@@ -82,10 +82,9 @@ def rollback(*, reason: str = "", by: By = None, as_json: AsJson = False) -> Non
     Args:
         reason: Recorded in the log and on the version.
     """
-    from convrec.project.paths import Paths
-    from convrec.registry import promote as module
+    from convrec.registry.moves import roll_back
 
-    move = module.rollback(Paths(), by=by, reason=reason)
+    move = roll_back(*_client(by), reason)
     if as_json:
         print(json.dumps(asdict(move)))
     else:

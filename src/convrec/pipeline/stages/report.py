@@ -21,7 +21,7 @@ from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import Example, judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.report import COMPARED, DataFile, Findings, render_report
+from convrec.evaluation.report import COMPARED, DataFile, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
@@ -127,7 +127,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
     failures, without_hit = _failures(rows, lists, hits, params.report.num_failures, catalog)
-    found = Findings(
+    page = render_report(
         parameters=flatten(params.model_dump()),
         code=git_state(),
         data=data,
@@ -145,5 +145,5 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         without_hit=without_hit,
         demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
     )
-    write_text(paths.report, render_report(found))
+    write_text(paths.report, page)
     record.log_artifact(paths.report)
