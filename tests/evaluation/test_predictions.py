@@ -3,16 +3,9 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from convrec.data.catalog import Catalog, Item
 from convrec.data.catalog_files import open_catalog
-from convrec.data.matching import relevance
-from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
-from convrec.evaluation.scoring import score_lists
-from tests.rows import list_quality
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
 ROWS = [
@@ -84,31 +77,6 @@ def test_rows_of_one_person_are_drawn_together(tmp_path, catalog, one, other):
     assert apart.intervals["recall@1"].mean == together.intervals["recall@1"].mean == 0.5
     assert apart.n_prompts == 20
     assert together.intervals["recall@1"][1:3] == (0, 1) and apart.intervals["recall@1"].low > 0
-
-
-FORMS = st.sampled_from(
-    ["Heat (1995)", "1. Up", "- dune (2022)", "Dune (1984)", "", "Nothing (2000)", "**Alien** 1979"]
-)
-
-
-@settings(max_examples=40)
-@given(lines=st.lists(st.one_of(FORMS, st.text(alphabet="ab1.) \"'", max_size=6)), min_size=1, max_size=6))
-def test_a_file_is_scored_as_the_library_scores_lists(tmp_path_factory, lines):
-    """A response of any form gets the scores of `score_lists`, and the hits of `relevance`."""
-    folder = tmp_path_factory.getbasetemp()
-    catalog = Catalog(
-        [Item("Heat", 1995), Item("Dune", 1984), Item("Dune", 2021), Item("Up", 2009), Item("Alien", 1979)]
-    )
-    text, liked = "\n".join(lines), [{"title": "Dune", "year": 2021}, {"title": "Up", "year": 2009}]
-    row = {"response": text, "groundtruth": liked, "seen_titles": ["Alien"]}
-    found = score_predictions(_write(folder, [row]), catalog, SETTINGS)
-    canonical = {**row, "prompt_id": "a", "conversation_id": "a"}
-    table = score_lists({"a": text}, [canonical], catalog, 3, (1, 2)).drop(columns=KEYS)
-    assert [interval.mean for interval in found.intervals.values()] == pytest.approx(table.iloc[0].tolist())
-    rel = relevance(text, [(truth["title"], truth["year"]) for truth in liked], ["Alien"], catalog, 3, "evaluation")
-    assert found.intervals["recall@2"].mean == sum(rel[:2]) / 2
-    quality = list_quality(text, ["Alien"], catalog, 3)
-    assert {name: found.intervals[name].mean for name in quality} == pytest.approx(quality)
 
 
 @pytest.mark.parametrize(

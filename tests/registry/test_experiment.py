@@ -95,7 +95,7 @@ def test_an_experiment_ends_if_its_result_cannot_be_recorded(champion, store, mo
 
 def test_the_result_of_an_ab_test(champion, store):
     experiment = start_experiment(champion, "2", 0.3, "ops")
-    assert read_result(store, experiment).headline.endswith("not decided; no answers yet")
+    assert read_result(store, experiment).headline.endswith("not decided; one side has no answers yet")
     answer_users(store, experiment, (0.2, 0.4), 600)
     result = read_result(store, experiment)
     champion_side, challenger_side = result.sides

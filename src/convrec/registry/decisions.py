@@ -147,9 +147,6 @@ def decision_markdown(decision: Decision) -> str:
         found = decision.comparison
         lists = f"{found.settings.get('lists', '')} lists".strip()
         facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
-        facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
-    if decision.approval:
-        facts.append(f"approved by {decision.approval['by']} at {decision.approval['at']}")
     facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
     facts += [f"commit {decision.commit}"] if decision.commit else []
     return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])

@@ -144,11 +144,9 @@ class Result:
         experiment = self.experiment
         versions = f"version {experiment.challenger} against champion {experiment.champion}"
         start = f"experiment {experiment.id}, {versions}: {self.verdict}"
-        if not self.looks:
-            return f"{start}; no answers yet"
+        if not self.looks or not np.isfinite(self.looks[-1].mean):
+            return f"{start}; one side has no answers yet"
         last = self.looks[-1]
-        if not np.isfinite(last.mean):
-            return f"{start}; no answers of one side yet"
         interval = f"{1 - experiment.alpha:.0%} confidence sequence {last.low:+.3f} to {last.high:+.3f}"
         if not np.isfinite(last.low):
             interval = "too few users for a confidence sequence"

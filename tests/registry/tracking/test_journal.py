@@ -5,8 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
 from convrec.registry import tracking
@@ -140,21 +138,6 @@ def test_a_line_that_is_still_being_written_is_read_whole(project, client, monke
     assert (client.sent, sending.refused) == (["loss 0"], 0)
 
 
-def test_a_journal_that_may_not_be_read_delays_no_other(project, client, monkeypatch):
-    for run_id in ("r1", "r2"):
-        _new(project, run_id).close()
-    opened = Path.open
-
-    def refuse(path, *arguments):
-        if path.name == "r1.jsonl":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    refused = ("r1: not sent: [Errno 13] Permission denied", True)
-    assert list(upload_left(project)) == [refused, ("sft (r2): sent", False)]
-
-
 def test_a_journal_is_sent_by_one_process_that_may_send_it(project, client):
     running, other = _new(project), Journal(project / FOLDER, About("r2", "", "http://other", 1))
     other.close()
@@ -187,21 +170,6 @@ def test_a_full_disk_stops_nothing(project, client, monkeypatch, caplog):
     made.close()
     list(upload_left(project))
     assert client.sent[0] == "loss 1" and "a record (metrics) cannot be written" in caplog.text
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=5), st.data())
-def test_a_journal_cut_anywhere_keeps_its_whole_records(tmp_path_factory, tags, data):
-    made = _new(tmp_path_factory.mktemp("cut"))
-    start = made.path.stat().st_size
-    for each in tags:
-        made.append("tags", tags=each)
-    made.close()
-    content = made.path.read_bytes()
-    cut = data.draw(st.integers(start, len(content)))
-    made.path.write_bytes(content[:cut])
-    kept = [record["tags"] for record in Delivery(made.path, "http://x")._records()]
-    assert kept == tags[: content[start:cut].count(b"\n")]
 
 
 def test_a_silent_run_records_nothing(project):

@@ -5,7 +5,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -159,34 +159,15 @@ def _ended(run: Run) -> Iterator[Run]:
 
 
 @contextmanager
-def _system_metrics(log_metrics: Callable[[dict[str, float], int], None]) -> Iterator[None]:
-    """Log `system/...` metrics in a background thread during the block, with the sample's number as the step.
-
-    The names, units and interval are MLflow's. Its own loop would end with the first lost server. A failed measurement
-    ends the samples with a warning, never the block.
-    """
-    stopped = threading.Event()
-
-    def sample() -> None:
-        try:
-            logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)  # it tells of a missing GPU
-            step, monitor = 0, SystemMetricsMonitor(run_id="")
-            while not stopped.wait(monitor.sampling_interval):
-                monitor.collect_metrics()
-                log_metrics({f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}, step)
-                for each in monitor.monitors:
-                    each.clear_metrics()
-                step += 1
-        except Exception as error:
-            logger.warning("system metrics are no longer recorded (%s)", error)
-
-    thread = threading.Thread(target=sample, name="convrec system metrics", daemon=True)
-    thread.start()
+def _system_metrics(run_id: str) -> Iterator[None]:
+    """Let MLflow record `system/...` metrics in a thread during the block; it stops if the server is lost."""
+    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
+    monitor = SystemMetricsMonitor(run_id, tracking_uri=tracking_uri())
+    monitor.start()
     try:
         yield
     finally:
-        stopped.set()
-        thread.join()
+        monitor.finish()
 
 
 @contextmanager
@@ -206,7 +187,7 @@ def stage_run(
     run = _open_run(stage, {"stage": stage, **tags}, params, parent)
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
-    with _ended(run), _system_metrics(run.log_metrics):
+    with _ended(run), _system_metrics(run.run_id):
         yield run
         if makes_data:
             run.set_tags(data_tags(Paths()))
