@@ -63,7 +63,7 @@ def test_convrec_alone_says_where_to_begin(cli):
         (["run", "stf"], 'convrec run: Unknown command "stf". Did you mean "sft"?'),
         (["results", "--publishd"], "convrec results: Unknown option: --publishd. Did you mean --published?"),
         (["score"], 'convrec score: Command "score" parameter --predictions requires an argument.'),
-        (["score", "--predictions", "x", "--protocol", "y"], 'Choose from: "evaluation", "reward", "published".'),
+        (["score", "--predictions", "x", "--protocol", "y"], 'Choose from: "evaluation", "reward".'),
         (["data"], "convrec data: a subcommand is missing;"),
         (["monitor", "--until", "2022-04-04T12:00+02:00"], "for --until. Give the time in UTC, without an offset."),
         (["feedback", "prune", "--older-than=-5d"], "for --older-than: Give days or weeks, such as 180d or 26w."),

@@ -88,7 +88,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences about the gain over SFT and the strongest baseline, and about the lists without the constraint."""
+    """Return sentences about the gains over SFT and the strongest baseline, and the lists without the constraint."""
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != ours]
