@@ -101,13 +101,6 @@ def test_a_bad_row_is_an_error_that_says_where_and_what(score, row, message):
     assert re.search(message, output.err)
 
 
-def test_seen_titles_count_with_a_year_or_without(score):
-    row = {"response": "Ronin (1998)\nHeat (1995)", "groundtruth": [["Heat", 1995]]}
-    for seen in ("Ronin (1998)", "Ronin", " ronin (2001)"):
-        found = json.loads(score([{**row, "seen_titles": [seen]}], "--json").out)
-        assert (found["recall@1"], found["seen"]) == (1, 0.5), seen
-
-
 @pytest.mark.parametrize(("length", "cutoffs"), [(20, [5, 10, 15, 20]), (12, [5, 10]), (3, [3])])
 def test_the_cutoffs_not_given_are_those_up_to_the_length(tmp_path, cli, length, cutoffs):
     files = ["--predictions", _write(tmp_path, ROWS), "--catalog", tmp_path / "catalog.csv"]

@@ -11,7 +11,6 @@ from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, training_figures
 from convrec.evaluation.headline import findings, headline_facts
-from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import system_names
 from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5
@@ -72,11 +71,6 @@ def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):
     assert [line.status for line in lines] == ["hit", "repeated", "seen", "blank", "outside", "miss", "unscored"]
     assert lines[0].text == "1. Heat (1996)"
     assert judge_lines("", answers, [], catalog, num_ranks=3) == []
-
-
-def test_metrics_are_named():
-    names = [metric_label(m) for m in ("recall_at_5", "ndcg_at_20", "in_catalog", "mrr", "some_new_one")]
-    assert names == ["Recall@5", "NDCG@20", "In catalog", "MRR", "Some new one"]
 
 
 def test_texts_are_escaped_and_nothing_is_loaded_from_elsewhere(synthetic):

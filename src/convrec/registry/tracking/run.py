@@ -147,15 +147,15 @@ def _report_left(root: Path) -> None:
 @contextmanager
 def _ended(run: Run) -> Iterator[Run]:
     """Close the run at the end of the block as finished, failed, or killed."""
+    status = "FAILED"
     try:
         yield run
+        status = "FINISHED"
     except (KeyboardInterrupt, Stopped):
-        run.close("KILLED")
+        status = "KILLED"
         raise
-    except BaseException:
-        run.close("FAILED")
-        raise
-    run.close("FINISHED")
+    finally:
+        run.close(status)
 
 
 @contextmanager
@@ -216,9 +216,8 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
     finished run of the `whole` graph also gets the test metrics and the run's report.
     """
-    run = _open.pop(run_id)
+    run, files = _open.pop(run_id), read_versions(paths.root)
     try:
-        files = read_versions(paths.root)
         run.log_versions(files)
         description = {DESCRIPTION_TAG: summary} if summary else {}
         run.set_tags({**version_tags(files), **data_tags(paths), **description})
@@ -229,9 +228,10 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
             run.log_artifact(paths.results("evaluate"))
             run.log_artifact(paths.run_report)
     except BaseException:
-        run.close("FAILED")
+        status = "FAILED"
         raise
-    run.close(status)
+    finally:
+        run.close(status)
 
 
 def run_address(run_id: str) -> str | None:
