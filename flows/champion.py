@@ -21,7 +21,7 @@ from convrec.registry.tracking import run_address
 from convrec.registry.versions import compared_versions
 from flows.pipeline import bring_up_to_date, refuse_early, run_name
 from tasks.artifacts import show_link, show_table
-from tasks.champion import decide_promotion, evaluate_versions, reject_version, roll_back, watch_experiment
+from tasks.champion import decide_promotion, evaluate_versions, roll_back, watch_experiment
 
 
 @flow(name="evaluate", flow_run_name=run_name("evaluate"))
@@ -51,7 +51,6 @@ class Approval(RunInput):
 
     approve: bool = Field(default=False, description="promote the version")
     name: str = Field(min_length=1, description="who decides")
-    reason: str = Field(default="", description="recorded with a rejection")
 
 
 @flow(name="promote", flow_run_name=run_name("promote"))
@@ -65,23 +64,20 @@ def promote(version: str | None = None, again: bool = False, approval_hours: flo
     refuse_early(lambda: check_promotion(load_params(), Paths(), version))
     bring_up_to_date("promote", stages=["data"])
     decision = decide_promotion(version, again)
-    number = decision.challenger
     if decision.status == AWAITING:
         said: Any = pause_flow_run(
             wait_for_input=Approval.with_initial_data(description=decision_markdown(decision)),
             timeout=int(approval_hours * 3600),
         )
         if said.approve:
-            decision = decide_promotion(number, again, approved_by=said.name)
-        else:
-            decision = reject_version(number, said.name, said.reason)
+            decision = decide_promotion(decision.challenger, again, approved_by=said.name)
     return headline(decision)
 
 
 @flow(name="rollback", flow_run_name=run_name("rollback"))
-def rollback(to: str | None = None, by: str | None = None, reason: str = "") -> str:
-    """Make the previous champion, or the earlier one `to`, the champion again; return a message."""
-    return roll_back(to, by, reason)
+def rollback(by: str | None = None, reason: str = "") -> str:
+    """Make the previous champion the champion again; return a message."""
+    return roll_back(by, reason)
 
 
 @flow(name="experiment", flow_run_name=run_name("experiment"))

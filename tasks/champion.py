@@ -11,10 +11,10 @@ from convrec.pipeline.commands.registry import EXIT_NOT_PROMOTED
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.project.table import TextTable
-from convrec.registry import promote, versions
+from convrec.registry import moves, versions
 from convrec.registry.decisions import Decision, decision_markdown, headline
 from convrec.registry.experiment import read_experiment, watch
-from convrec.registry.tracking import connect, shown_address
+from convrec.registry.tracking import connect, shown_address, user_name
 from convrec.service.feedback import open_store
 from tasks.artifacts import SHOWN, show_link, show_table
 from tasks.command import RETRIES, ask_convrec
@@ -50,12 +50,6 @@ def decide_promotion(version: str | None, again: bool = False, approved_by: str 
     return _show(Decision.from_json(found))
 
 
-@task(task_run_name="refuse {version}", **RETRIES)
-def reject_version(version: str, by: str, reason: str) -> Decision:
-    """Record a person's rejection."""
-    return _show(promote.reject(Paths(), version, by=by, reason=reason))
-
-
 def _show(decision: Decision) -> Decision:
     show_table("promotion", decision_markdown(decision), "The promotion's gates")
     if address := shown_address(f"models/{versions.MODEL_NAME}/versions/{decision.challenger}"):
@@ -65,9 +59,10 @@ def _show(decision: Decision) -> Decision:
 
 
 @task(task_run_name="roll back")
-def roll_back(to: str | None, by: str | None, reason: str) -> str:
+def roll_back(by: str | None, reason: str) -> str:
     """Roll the champion back; return a message."""
-    move = promote.rollback(Paths(), to, by=by, reason=reason)
+    connect()
+    move = moves.roll_back(mlflow.MlflowClient(), by or user_name(), reason)
     message = f"Version {move.to_version} is the champion again; version {move.from_version} was rolled back"
     show_table("rollback", f"{message} by {move.by}. {move.reason}\n", "Rollback of the champion")
     return message

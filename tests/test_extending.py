@@ -87,7 +87,7 @@ EDITS = {
     ],
     "metric": [
         ("evaluation/metrics.py", "class Metric(", f"{METRIC}class Metric("),
-        ("evaluation/metrics.py", "METRICS = {", 'METRICS = {"precision": Metric("Precision@", "P@", precision),'),
+        ("evaluation/metrics.py", "METRICS = {", 'METRICS = {"precision": Metric("Precision@", precision),'),
     ],
     "gate": [
         ("registry/policy.py", "class GuardRails(", f"{GATE}class GuardRails("),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from convrec.data.catalog import Catalog, Item
     from convrec.project.errors import InputError
     from convrec.registry.recommenders import open_recommender
-    from convrec.registry.tracking.store import history
     from convrec.service.recommender import Recommendation, RecommendedList, Recommender
     from convrec.training.rl.arguments import RankGRPOConfig
     from convrec.training.rl.rewards import RankReward
@@ -29,7 +28,6 @@ __all__ = [
     "RecommendedList",
     "Recommender",
     "__version__",
-    "history",
     "open_recommender",
 ]
 _MODULES = {
@@ -42,7 +40,6 @@ _MODULES = {
     "Recommendation": "service.recommender",
     "RecommendedList": "service.recommender",
     "Recommender": "service.recommender",
-    "history": "registry.tracking.store",
     "open_recommender": "registry.recommenders",
 }
 

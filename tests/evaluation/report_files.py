@@ -103,7 +103,7 @@ def write_inputs(paths, params, dated, systems, without, exposure=None):
     quarantine.add("catalog", 3, "year is no number", "Untitled")
     quarantine.write(paths.quarantine)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    statistics, tables = describe(splits, CATALOG)
+    statistics, _ = describe(splits, CATALOG)
     shares = {"catalog": 0.0625, "rows": 0.0}
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
     data = {"catalog": len(CATALOG), "quarantined_share": shares, "problems": problems, **counts}
@@ -111,16 +111,11 @@ def write_inputs(paths, params, dated, systems, without, exposure=None):
     if exposure is not None:
         data["exposure"] = exposure
     write_json(paths.results("data"), data)
-    for name, table in tables.items():
-        write_plot(paths.plot(name), table)
     write_json(paths.results("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
     shares = {"ground_truth": 0.5, "collaborative": 0.5, "adjust": 0.5}
     write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
-    write_plot(
-        paths.plot("adjust"), [{"epoch": 0, "held_out_loss": 2.0}, {"epoch": 1, "held_out_loss": 1.0, "loss": 1.5}]
-    )
     write_json(paths.metrics("sft"), {"step": 20, "loss": 1.5, "validation_loss": 1.75})
     write_json(paths.metrics("rank_grpo"), {"chosen_step": 40, "hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}

@@ -1,16 +1,13 @@
 """The authors' scoring protocol, by hand and against ours where both agree."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
-from convrec.evaluation.predictions import ScoringSettings, score_predictions
-from convrec.evaluation.published import PublishedProtocol, read_lines
+from convrec.evaluation.published import published_scores, read_lines
 from convrec.evaluation.scoring import score_lists
-from convrec.project.errors import InputError
 from tests.rows import make_row
 
 ITEMS = [("Heat", 1995), ("Alien", 1979), ("Big", 1988), ("Jaws", 1975), ("Speed", 1994)]
@@ -23,7 +20,7 @@ def catalog():
 
 def _score(catalog, text, groundtruth, seen=(), cutoff=20):
     row = make_row("p", groundtruth, seen_titles=list(seen))
-    found = PublishedProtocol(catalog, [cutoff]).score_lists({"p": text}, [row])
+    found = published_scores({"p": text}, [row], catalog, [cutoff])
     return found[f"recall_at_{cutoff}"].item(), found[f"ndcg_at_{cutoff}"].item()
 
 
@@ -66,20 +63,7 @@ def test_full_lists_of_exact_lines_score_as_ours(catalog):
         rows.append(make_row(f"p{number}", wanted))
         texts[f"p{number}"] = "\n".join(f"{title} ({year})" for title, year in order)
     cutoffs = [2, 5]
-    theirs = PublishedProtocol(catalog, cutoffs).score_lists(texts, rows)
+    theirs = published_scores(texts, rows, catalog, cutoffs)
     ours = score_lists(texts, rows, catalog, 5, cutoffs)
     for name in ("recall_at_2", "recall_at_5", "ndcg_at_2", "ndcg_at_5"):
         np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-9)
-
-
-def test_the_command_scores_a_file(catalog, tmp_path):
-    path = tmp_path / "lists.jsonl"
-    row = {"groundtruth": [["Heat", 1995], ["Big", 1988]]}
-    rows = [{**row, "response": "Heat (1995)\nheat (1995)"}, {**row, "items": []}]
-    path.write_text(json.dumps(rows[0]) + "\n")
-    settings = ScoringSettings(cutoffs=(20,), protocol="published")
-    scores = score_predictions(path, catalog, settings)
-    assert {name: interval.mean for name, interval in scores.intervals.items()} == {"recall@20": 0.5, "ndcg@20": 1}
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    with pytest.raises(InputError, match="line 2: protocol 'published' needs the field 'response'"):
-        score_predictions(path, catalog, settings)

@@ -55,7 +55,7 @@ def _open(browser, address, width, mode):
 def test_every_plot_is_drawn_and_nothing_overflows(browser, address, width, mode):
     page, complaints, asked = _open(browser, address, width, mode)
     plots = page.evaluate(DRAWN)
-    assert len(plots) >= 17 and all(plot["places"] for plot in plots), plots
+    assert len(plots) >= 13 and all(plot["places"] for plot in plots), plots
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(CUT_TEXTS) == []
     assert page.evaluate(TICKS) == [INKS[mode]]

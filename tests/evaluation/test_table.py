@@ -26,12 +26,12 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     print_results(Paths(tmp_path))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
-    assert "1749 rows, 1175 prompts" in shown and "R@5 " not in shown
-    assert shown.count(".240-1.000") == 2 * len(values)
+    assert "1749 rows, 1175 prompts" in shown and "NDCG@20" in shown
+    assert shown.count("0.250 ± 0.380") == 2 * len(values)
     assert "Baselines, NDCG@20 on the validation split, which sets their parameters:\n  popularity: 0.2500\n" in shown
     assert "\n  neighbours: 0.2500, the best on validation (neighbours 100)\n" in shown
-    assert "Rank-GRPO, constrained over neighbours: +0.1893" in shown
-    assert "Rank-GRPO over neighbours: +0.1893 [+0.1796, +0.1995] p = 0.0005" in shown
+    assert "Rank-GRPO, constrained over neighbours: +0.189" in shown
+    assert "Rank-GRPO over neighbours: +0.189 ± 0.010, p < 0.001" in shown
 
 
 def test_there_must_be_an_evaluation(tmp_path):

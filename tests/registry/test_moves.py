@@ -5,8 +5,6 @@ from itertools import pairwise
 
 import mlflow
 import pytest
-from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
 from convrec.project.errors import InputError
 from convrec.registry import moves as registry_moves
@@ -29,11 +27,11 @@ def _is_claimed(client) -> bool:
     return any(model.name == CLAIM for model in client.search_registered_models())
 
 
-def test_a_promotion_moves_both_aliases_and_is_logged(client):
+def test_a_promotion_moves_the_alias_and_is_logged(client):
     promote_in_turn(client, "1")
     assert read_aliases(client) == {"champion": "1"}
     move = promote_version(client, read_state(client), "2", "ops", "better", "promotion/decision-1.json")
-    assert read_aliases(client) == {"champion": "2", "previous": "1"}
+    assert read_aliases(client) == {"champion": "2"}
     first, second = moves_of(client)
     assert (first["from_version"], first["to_version"], first["kind"]) == (None, "1", "promote")
     assert second == vars(move) and second["by"] == "ops" and second["decision"] == "promotion/decision-1.json"
@@ -46,7 +44,7 @@ def test_rollback_twice_and_no_further(client):
     promote_in_turn(client, "1", "2", "3")
     move = roll_back(client, "lead", "slow answers")
     assert (move.kind, move.from_version, move.to_version) == ("rollback", "3", "2")
-    assert read_aliases(client) == {"champion": "2", "previous": "1"}
+    assert read_aliases(client) == {"champion": "2"}
     assert rolled_back(read_state(client).moves, "3") == move
     roll_back(client, "lead", "")
     assert read_aliases(client) == {"champion": "1"}
@@ -55,24 +53,11 @@ def test_rollback_twice_and_no_further(client):
     assert [move["kind"] for move in moves_of(client)] == ["promote"] * 3 + ["rollback"] * 2
 
 
-def test_rollback_to_an_earlier_champion(client):
-    promote_in_turn(client, "1", "2", "3")
-    with pytest.raises(InputError, match="--to 4: not an earlier champion; give one of: 1, 2"):
-        roll_back(client, "lead", "", to="4")
-    for target in "123":
-        roll_back(client, "lead", "", to=target)
-        assert read_aliases(client) == {"champion": target}, "it took the place of the one before"
-    moves = read_state(client).moves
-    assert [rolled_back(moves, version) is not None for version in "123"] == [True, True, False]
-
-
 def test_aliases_set_by_hand_and_deleted_versions(client):
     client.set_registered_model_alias(MODEL_NAME, "champion", "1")
     promote_in_turn(client, "2", "3")
     assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote", "promote"]
     client.delete_model_version(MODEL_NAME, "2")
-    with pytest.raises(InputError, match="--to 2: this version was deleted"):
-        roll_back(client, "lead", "", to="2")
     assert roll_back(client, "lead", "").to_version == "1"
     client.set_registered_model_alias(MODEL_NAME, "champion", "4")
     assert roll_back(client, "lead", "").to_version == "1"
@@ -118,7 +103,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("kind", "error"), [("promote", Killed()), ("rollback", ConnectionError("the server is gone"))]
 )
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_a_failure_or_a_kill_at_any_write_leaves_one_champion_and_is_repaired(client, monkeypatch, kind, error, number):
     promote_in_turn(client, "4", "1", "2")
     monkeypatch.setattr(registry_moves, "PATIENCE", 0)
@@ -131,12 +116,12 @@ def test_a_failure_or_a_kill_at_any_write_leaves_one_champion_and_is_repaired(cl
             failed = True
     old, new = "2", "3" if kind == "promote" else "1"
     moved = read_aliases(client)["champion"] == new
-    assert moved == (number == 5) and failed == (number < 5 or isinstance(error, Killed))
-    assert _is_claimed(client) == (number == 5 or (isinstance(error, Killed) and number > 1)), "a killed one leaves it"
+    assert moved == (number == 4) and failed == (number < 4 or isinstance(error, Killed))
+    assert _is_claimed(client) == (number == 4 or (isinstance(error, Killed) and number > 1)), "a killed one leaves it"
     if not moved:
         assert read_aliases(client)["champion"] == old and _move_on(client, kind) == new
     before = {"promote": "2", "rollback": "4"}[kind]
-    assert read_aliases(client) == {"champion": new, "previous": before}
+    assert read_aliases(client) == {"champion": new}
     moves = read_state(client).moves
     assert all(one.to_version == other.from_version for one, other in pairwise(moves)), "the history has no gap"
     assert moves[-1].kind == kind and read_state(client).num_written == len(moves)
@@ -155,7 +140,7 @@ def test_a_move_whose_answer_was_lost_is_a_move(client, monkeypatch):
 
     monkeypatch.setattr(client, "set_registered_model_alias", moved_but_unheard)
     promote_in_turn(client, "2")
-    assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
+    assert read_aliases(client) == {"champion": "2"} and len(moves_of(client)) == 2
 
 
 def test_a_promotion_that_was_overtaken_is_refused(client):
@@ -189,7 +174,7 @@ def test_of_threads_at_once_one_promotes(client):
     for thread in threads:
         thread.join()
     assert len(won) == 1 and len(lost) == 2 and all(won[0] in output for output in lost)
-    assert read_aliases(client) == {"champion": won[0], "previous": "1"} and len(moves_of(client)) == 2
+    assert read_aliases(client) == {"champion": won[0]} and len(moves_of(client)) == 2
 
 
 def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):
@@ -200,19 +185,6 @@ def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):
             check()
         assert "Not a model" in client.get_registered_model(CLAIM).description
     assert not _is_claimed(client) and read_aliases(client) == {"champion": "1"}
-
-
-def test_what_an_account_may_not_delete_is_told(client, monkeypatch):
-    """On a server with accounts, only the one that made a model deletes parts of it."""
-
-    def forbidden(*_, **__):
-        raise MlflowException("API request failed with error code 403 != 200", PERMISSION_DENIED)
-
-    monkeypatch.setattr(client, "delete_registered_model_alias", forbidden)
-    promote_in_turn(client, "1", "2")
-    with pytest.raises(InputError, match="rejects this user"):
-        roll_back(client, "lead", "")
-    assert read_aliases(client) == {"champion": "2", "previous": "1"} and len(moves_of(client)) == 2
 
 
 def _move(kind: str, from_version: str | None, to_version: str) -> Move:

@@ -112,7 +112,7 @@ def test_only_errors_that_a_retry_can_fix_are_retried(error, can_help):
 
 
 def test_the_error_of_a_convrec_command_is_its_own():
-    with disable_run_logger(), pytest.raises(StageFailed, match="^promote ended with status 2: --approve and"):
+    with disable_run_logger(), pytest.raises(StageFailed, match="^promote ended with status 2: --approve needs"):
         ask_convrec("promote", "--approve", timeout_hours=1)
 
 

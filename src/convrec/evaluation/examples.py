@@ -1,11 +1,11 @@
-"""Example lists for the report: the status of each line, and the faults of the worst lists."""
+"""Example lists for the report: the status of each line, and the worst lists."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth, relevance
@@ -23,14 +23,13 @@ class Line(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A prompt, the accepted items of each answer to it, lists and their NDCG by system, and the faults in words."""
+    """A prompt, the accepted items of each answer to it, and lists and their NDCG by system."""
 
     prompt_id: str
     messages: Sequence[Mapping[str, str]]
     answers: Sequence[Sequence[Truth]]
     lists: Mapping[str, Sequence[Line]]
     ndcg: Mapping[str, float] = MappingProxyType({})
-    faults: Sequence[str] = ()
 
 
 def judge_lines(
@@ -77,32 +76,5 @@ def worst_rows(scores: np.ndarray, baseline: np.ndarray, prompt_ids: Sequence[st
     Ties are broken by the largest loss against the baseline, then by prompt id, then by position. Shape: scores and
     baseline (B,).
     """
-    order = sorted(range(len(scores)), key=lambda i: (scores[i], scores[i] - baseline[i], prompt_ids[i], i))
-    first: dict[str, int] = {}
-    for row in order:
-        first.setdefault(prompt_ids[row], row)
-    return list(first.values())[:number]
-
-
-def faults(
-    lines: Sequence[Line], groundtruth: Sequence[Truth], liked: Set[int], catalog: Catalog, num_ranks: int
-) -> list[str]:
-    """Return the faults of a list and what made its row hard, in words; `liked`: the items liked in training."""
-    number, found = Counter(line.status for line in lines), []
-    if len(lines) != num_ranks:
-        found.append(f"{len(lines)} lines instead of {num_ranks}" if lines else "an empty list")
-    items = [catalog.find(truth.title, truth.year) for truth in groundtruth]
-    cold = sum(item is not None and item not in liked for item in items)
-    for count, whole, what in (
-        (number["outside"], lines, "lines outside the catalog"),
-        (number["seen"], lines, "lines that name a seen title"),
-        (number["repeated"], lines, "lines that repeat an earlier one"),
-        (number["blank"], lines, "lines that are blank"),
-        (items.count(None), items, "ground-truth items outside the catalog"),
-        (cold, items, "ground-truth items never liked in training"),
-    ):
-        if count:
-            found.append(f"{count} of {len(whole)} {what}")
-    if not number["hit"] and number["miss"]:
-        found.append(f"usable lines without a hit: {number['miss']}")
-    return found
+    rows = pd.DataFrame({"score": scores, "gain": scores - baseline, "prompt": prompt_ids})
+    return rows.sort_values(list(rows), kind="stable").drop_duplicates("prompt").index[:number].tolist()

@@ -88,7 +88,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences about the gain over SFT and the strongest baseline, free lists, and what got worse since SFT."""
+    """Return sentences about the gains over SFT and the strongest baseline, and the lists without the constraint."""
     ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != ours]
@@ -105,14 +105,4 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
         sentences.append(f"{len(ahead)} baselines score higher: {names}.")
     if (gain := gains.get(f"{ours}_over_rank_grpo")) and gain["low"] > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
-    for key, kind in {"rank_grpo": "free", "rank_grpo" + CONSTRAINED: "constrained"}.items():
-        old, new = evaluation.get(key.replace("rank_grpo", "sft"), {}), evaluation.get(key, {})
-        for name, label, verb, sign in (
-            ("format", "Exact format", "fell", -1),
-            ("duplicates", "The share of repeated lines", "rose", 1),
-            ("coverage", "Coverage", "fell", -1),
-        ):
-            if name in old and name in new and sign * (new[name] - old[name]) >= 0.01:
-                change = f"{verb} from {100 * old[name]:.1f} % after SFT to {100 * new[name]:.1f} % after Rank-GRPO"
-                sentences.append(f"{label} of the {kind} lists {change}.")
     return sentences

@@ -43,41 +43,39 @@ def reciprocal_rank(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) 
 
 
 class Metric(NamedTuple):
-    """A score of an evaluation: its name, the short one of a table's column, and its function of the ranks.
+    """A score of an evaluation: its name, and its function of the ranks.
 
     The function is called with each cutoff if the name ends with `@`, else with the length of the lists. Scores without
     a function are computed from the lists (`scoring.Quality`, `beyond_accuracy`).
     """
 
     label: str
-    short: str
     function: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
 
 
 METRICS = {
-    "recall": Metric("Recall@", "R@", recall),
-    "ndcg": Metric("NDCG@", "N@", ndcg),
-    "hit_rate": Metric("Hit rate@", "HR@", hit_rate),
-    "mrr": Metric("MRR", "MRR", reciprocal_rank),
-    "in_catalog": Metric("In catalog", "in cat."),
-    "format": Metric("Exact format", "format"),
-    "duplicates": Metric("Repeated lines", "repeated"),
-    "seen": Metric("Seen", "seen"),
-    "length": Metric("Length", "length"),
-    "novelty": Metric("Novelty", "novelty"),
-    "diversity": Metric("Diversity", "diversity"),
-    "popularity": Metric("Popularity", "popularity"),
-    "popularity_lift": Metric("Popularity lift", "lift"),
-    "coverage": Metric("Coverage", "coverage"),
+    "recall": Metric("Recall@", recall),
+    "ndcg": Metric("NDCG@", ndcg),
+    "hit_rate": Metric("Hit rate@", hit_rate),
+    "mrr": Metric("MRR", reciprocal_rank),
+    "in_catalog": Metric("In catalog"),
+    "format": Metric("Exact format"),
+    "duplicates": Metric("Repeated lines"),
+    "seen": Metric("Seen"),
+    "length": Metric("Length"),
+    "novelty": Metric("Novelty"),
+    "diversity": Metric("Diversity"),
+    "popularity": Metric("Popularity"),
+    "popularity_lift": Metric("Popularity lift"),
+    "coverage": Metric("Coverage"),
 }
 RANKED = [name for name, metric in METRICS.items() if metric.label.endswith("@")]  # the metrics that take a cutoff
 
 
-def metric_label(metric: str, short: bool = False) -> str:
-    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`, or the short one, `N@5`."""
+def metric_label(metric: str) -> str:
+    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`."""
     name, _, cutoff = metric.partition("_at_")
-    known = METRICS.get(name) or Metric(name.replace("_", " ").capitalize(), name.replace("_", " "))
-    return f"{known.short if short else known.label}{cutoff}"
+    return (METRICS[name].label if name in METRICS else name.replace("_", " ").capitalize()) + cutoff
 
 
 def rank_scores(relevance: np.ndarray, num_truths: np.ndarray, cutoffs: Sequence[int]) -> dict[str, np.ndarray]:

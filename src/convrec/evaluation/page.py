@@ -41,11 +41,6 @@ LINES = (
 DASHES = dict(
     zip((symbol for _, symbol in LINES), ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot"), strict=True)
 )
-# Colours and patterns of bars, which have neither markers nor dashes.
-BARS = tuple(
-    {"color": color, "pattern": {"shape": shape, "fillmode": "overlay", "fgopacity": 0.45, "size": 6}}
-    for (color, _), shape in zip(LINES, ("", "/", "x"), strict=False)
-)
 
 
 def render_page(template: str, folder: str = "evaluation", **values: Any) -> str:
@@ -106,11 +101,6 @@ def figure(
     return Markup(box) + Markup('<script type="application/json">') + plot + Markup("</script>")
 
 
-def smoothed(values: pd.Series) -> pd.Series:
-    """Return the centred running mean over a tenth of the points."""
-    return values.rolling(max(1, len(values) // 10), center=True, min_periods=1).mean()
-
-
 def curve(
     frame: pd.DataFrame, column: str, name: str, color: str, symbol: str | None = None, x: str = "step"
 ) -> go.Scatter:
@@ -130,27 +120,24 @@ def lines(frame: pd.DataFrame, names: Mapping[str, str], x: str = "step") -> lis
     return [curve(frame, column, name, *LINES[i % len(LINES)], x=x) for i, (column, name) in enumerate(names.items())]
 
 
+def errors(frame: pd.DataFrame, color: str) -> dict[str, Any]:
+    """Return the error bars of `low` and `high` around `mean`; wider than a marker, so that short ones stay visible."""
+    ends = {"array": (frame["high"] - frame["mean"]).tolist(), "arrayminus": (frame["mean"] - frame["low"]).tolist()}
+    return {"type": "data", "symmetric": False, **ends, "color": color, "thickness": 1.5, "width": 6}
+
+
 def dots(
     frame: pd.DataFrame, name: str, color: str, symbol: str, places: Sequence[float], labels: Sequence[str]
 ) -> go.Scatter:
     """Return points with their intervals (columns `mean`, `low`, `high`) at `places` of the vertical axis."""
-    mean = frame["mean"]
     return go.Scatter(
-        x=mean.tolist(),
+        x=frame["mean"].tolist(),
         y=list(places),
         name=name,
         mode="markers",
         cliponaxis=False,
         marker={"color": color, "symbol": symbol, "size": 7},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (frame["high"] - mean).tolist(),
-            "arrayminus": (mean - frame["low"]).tolist(),
-            "color": color,
-            "thickness": 1.5,
-            "width": 6,  # larger than the marker, so that narrow intervals stay visible
-        },
+        error_x=errors(frame, color),
         customdata=list(zip(labels, frame["low"].tolist(), frame["high"].tolist(), strict=True)),
         hovertemplate="%{customdata[0]}<br>%{x:.4f} (%{customdata[1]:.4f} to %{customdata[2]:.4f})",
     )

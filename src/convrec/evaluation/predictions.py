@@ -1,28 +1,25 @@
 """`convrec score`: scores a file with the lists of any system, outside the graph (docs/evaluation.md)."""
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import pandas as pd
+from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 from rich.console import Console
 
-from convrec.data.catalog import Catalog, Entry
+from convrec.data.catalog import Catalog
 from convrec.data.json_lines import json_lines
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
-from convrec.data.parsing import WrittenList, make_entry, parse_line, read_list
+from convrec.data.parsing import read_list
 from convrec.data.rows import usable_item
 from convrec.data.titles import usable_id
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
-from convrec.evaluation.published import PublishedProtocol
 from convrec.evaluation.scoring import RowScore, score_row, score_table
 from convrec.project.errors import InputError
 from convrec.project.table import TextTable
 
-logger = logging.getLogger("convrec.score")
-
 SAMPLES, SEED = 1000, 17  # bootstrap samples and seed
+_FORMS = "`Title (Year)`, [title, year], {title, year} or {id}, year a number or null"
 
 
 class ScoringSettings(NamedTuple):
@@ -30,7 +27,7 @@ class ScoringSettings(NamedTuple):
 
     cutoffs: Sequence[int] = (5, 10, 15, 20)
     list_length: int = 20
-    protocol: Protocol | Literal["published"] = "evaluation"
+    protocol: Protocol = "evaluation"
     tolerance: int = 2
     line_column: str | None = None
 
@@ -49,76 +46,52 @@ class PredictionScores(NamedTuple):
         return {"n": self.n, "n_prompts": self.n_prompts, **means, **bounds}
 
 
-def _each(row: dict[str, Any], field: str, read: Callable[[Any], Any], form: str) -> list[Any]:
-    """Return what is read of each value of a list."""
-    values, found = row.get(field), []
-    if not isinstance(values, list) or (field == "groundtruth" and not values):
-        raise ValueError(f"field {field!r} is {values!r:.60}; give a list of {form}")
-    for value in values:
+class _Row(BaseModel):
+    response: StrictStr | None = None
+    items: list[Any] | None = None
+    groundtruth: list[Any] = Field(min_length=1)
+    seen_titles: list[Any] | None = None
+    prompt_id: StrictStr | StrictInt | None = None
+    user_id: StrictStr | StrictInt | None = None
+    conversation_id: StrictStr | StrictInt | None = None
+
+    def keys(self, number: int) -> tuple[str | int, str | int]:
+        """Return the prompt and the person of the row (see `comparison`); without a prompt, it is its own prompt."""
+        prompt = number if self.prompt_id is None else str(self.prompt_id)
+        ids = (str(one) for one in (self.user_id, self.conversation_id) if one is not None and one != "")
+        return prompt, next(ids, prompt)
+
+
+def _read(row: _Row, field: str, catalog: Catalog, line_column: str | None) -> list[Truth | int]:
+    """Return title and year of each item of a field; of one that is given as `{id}` its index, or `UNKNOWN`."""
+    found: list[Truth | int] = []
+    for value in getattr(row, field) or []:
         try:
-            found.append(read(value))
+            if isinstance(value, dict) and (own_id := usable_id(value.get("id"), "id")):
+                index = catalog.index_of_id(own_id)
+                found.append(UNKNOWN if index is None else index)
+            else:
+                found.append(Truth(**usable_item(value, line_column)))
         except ValueError as problem:
-            raise ValueError(f"field {field!r}: {value!r:.60}: {problem}; give {form}, year a number or null") from None
+            raise ValueError(f"field {field!r}: {value!r:.60}: {problem}; give {_FORMS}") from None
     return found
 
 
-class _Reader(NamedTuple):
-    """Reads the parts of a row. Each raises `ValueError` with field, value and remedy."""
-
-    catalog: Catalog
-    settings: ScoringSettings
-
-    def item(self, value: object) -> Truth | int:
-        """Return title and year of an item; of one that is given as `{id}` its catalog index, `UNKNOWN` without one."""
-        if isinstance(value, dict) and (own_id := usable_id(value.get("id"), "id")):
-            index = self.catalog.index_of_id(own_id)
-            return UNKNOWN if index is None else index
-        return Truth(**usable_item(value, self.settings.line_column))
-
-    def items(self, row: dict[str, Any], field: str) -> list[Truth | int]:
-        return _each(row, field, self.item, "`Title (Year)`, [title, year], {title, year} or {id}")
-
-    def entry(self, value: object) -> tuple[Entry | None, bool]:
-        """Return an item of a list, and whether its line is one of the catalog; a text is parsed as a line."""
-        catalog, tolerance = self.catalog, self.settings.tolerance
-        if isinstance(value, str):
-            return parse_line(value, catalog, tolerance), catalog.entry_of_line(value) is not None
-        item = self.item(value)
-        if isinstance(item, Truth):
-            return make_entry(*item, catalog, tolerance), catalog.entry_of_line(str(item)) is not None
-        if item == UNKNOWN and isinstance(value, dict):
-            return Entry(str(value["id"]), None, None), False
-        return Entry(catalog.items[item].title, catalog.items[item].year, item), True
-
-    def written(self, row: dict[str, Any]) -> WrittenList:
-        if ("response" in row) == ("items" in row):
-            raise ValueError("give exactly one of the fields 'response' and 'items'")
-        if "response" in row:
-            return read_list(self.response(row), self.catalog, self.settings.tolerance)
-        entries = _each(row, "items", self.entry, "`Title (Year)`, [title, year], {title, year} or {id}")
-        items = [None if entry is None else entry.index for entry, _ in entries]
-        years = {rank: entry.year for rank, (entry, _) in enumerate(entries) if entry}
-        others = [entry for entry, _ in entries if entry and entry.index is None]
-        return WrittenList(items, years, others, all(is_exact for _, is_exact in entries))
-
-    def response(self, row: dict[str, Any]) -> str:
-        if not isinstance(row.get("response"), str):
-            raise ValueError(f"field 'response' is {row.get('response')!r:.60}; give a text with one item per line")
-        return row["response"]
-
-    def keys(self, row: dict[str, Any], number: int) -> tuple[str | int, str | int]:
-        """Return the prompt and the person of a row (see `comparison`).
-
-        A row without `prompt_id` is its own prompt. Without `user_id`, the person is the conversation, or else the
-        prompt.
-        """
-        ids = {name: row.get(name) for name in ("prompt_id", "user_id", "conversation_id")}
-        for name, value in ids.items():
-            if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
-                raise ValueError(f"field {name!r} is {value!r:.60}; give a text or an integer, or leave it out")
-        key, user, conversation = ("" if value is None else str(value) for value in ids.values())
-        prompt = number if ids["prompt_id"] is None else key
-        return prompt, user or conversation or prompt
+def _score(row: _Row, catalog: Catalog, settings: ScoringSettings) -> RowScore:
+    """Return the score of a row."""
+    _, num_ranks, protocol, tolerance, column = settings
+    if (row.response is None) == (row.items is None):
+        raise ValueError("give exactly one of the fields 'response' and 'items'")
+    truths, seen, items = (_read(row, field, catalog, column) for field in ("groundtruth", "seen_titles", "items"))
+    text = row.response
+    if text is None:
+        named = (catalog.items[item] if isinstance(item, int) and item != UNKNOWN else item for item in items)
+        pairs = zip(row.items or [], named, strict=True)
+        text = "\n".join(value if isinstance(value, str) else str(item) for value, item in pairs)
+    titles = [item.title for item in seen if isinstance(item, Truth)]
+    seen_items = {item for item in seen if isinstance(item, int) and item != UNKNOWN}
+    target = make_target(truths, titles, catalog, tolerance, seen_items)
+    return score_row(read_list(text, catalog, tolerance), target, catalog, num_ranks, protocol, tolerance)
 
 
 def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -> PredictionScores:
@@ -126,49 +99,25 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
 
     Raises `InputError` for the first row that cannot be scored, with file, line, field and remedy.
     """
-    table = _score_rows(path, _Reader(catalog, settings))
+    keys, scores = [], []
+    for number, raw in json_lines(path):
+        try:
+            row = _Row.model_validate(raw)
+            keys.append(row.keys(number))
+            scores.append(_score(row, catalog, settings))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where, value = first["loc"][0], raw.get(str(first["loc"][0]))
+            raise InputError(f"{path}: line {number}: field {where!r} is {value!r:.60}: {first['msg']}") from None
+        except ValueError as problem:
+            raise InputError(f"{path}: line {number}: {problem}") from None
+    if not keys:
+        raise InputError(f"{path}: no rows; give one object per line, with a list and its ground truth")
+    prompts, persons = zip(*keys, strict=True)
+    table = score_table(prompts, persons, scores, settings.cutoffs)
     intervals = mean_intervals(table, [name for name in table if name not in KEYS], SAMPLES, SEED)
     named = {name.replace("_at_", "@"): interval for name, interval in intervals.items()}
     return PredictionScores(len(table), int(table["prompt_id"].nunique()), named)
-
-
-def _score_rows(path: Path, reader: _Reader) -> pd.DataFrame:
-    catalog, (cutoffs, num_ranks, protocol, tolerance, _) = reader
-    published, keys, num_unclear = PublishedProtocol(catalog, cutoffs), [], 0
-    by_authors: list[dict[str, float]] = []
-    scores: list[RowScore] = []
-    for number, row in json_lines(path):
-        try:
-            truths = reader.items(row, "groundtruth")
-            seen = [] if row.get("seen_titles") is None else reader.items(row, "seen_titles")
-            titles = [item.title for item in seen if isinstance(item, Truth)]
-            keys.append(reader.keys(row, number))
-            if protocol == "published":
-                if "response" not in row or any(isinstance(truth, int) for truth in truths):
-                    raise ValueError("protocol 'published' needs the field 'response', and no ids in 'groundtruth'")
-                known = [truth for truth in truths if isinstance(truth, Truth)]
-                by_authors.append(published.scores(reader.response(row), known, set(titles)))
-                continue
-            written = reader.written(row)
-        except ValueError as problem:
-            raise InputError(f"{path}: line {number}: {problem}") from None
-        items = {item for item in seen if isinstance(item, int) and item != UNKNOWN}
-        target = make_target(truths, titles, catalog, tolerance, items)
-        without_year = [entry.title for entry in written.others if entry.year is None]
-        num_unclear += sum(bool(catalog.indices_of_title(title)) for title in without_year)
-        scores.append(score_row(written, target, catalog, num_ranks, protocol, tolerance))
-    if not keys:
-        raise InputError(f"{path}: no rows; give one object per line, with a list and its ground truth")
-    if num_unclear:
-        logger.warning(
-            "%d lines have a title that several items share and no year, so they count as outside the catalog; write "
-            "`Title (Year)`",
-            num_unclear,
-        )
-    if by_authors:
-        return pd.DataFrame(keys, columns=KEYS).join(pd.DataFrame(by_authors))
-    prompts, persons = zip(*keys, strict=True)
-    return score_table(prompts, persons, scores, cutoffs)
 
 
 def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:

@@ -6,7 +6,7 @@ item is hit by the first line left with exactly its title and a year at most 2 a
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +14,6 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, person_of, truths
-from convrec.data.matching import Truth
 from convrec.evaluation.comparison import KEYS
 
 # R@20 and NDCG@20 on the test split of Reddit-v2, by profile and system.
@@ -67,31 +66,27 @@ def read_lines(text: str) -> list[Line]:
     return [(title, year) for title, year in lines if title]
 
 
-class PublishedProtocol:
-    """Scores lists as the authors' evaluation code does."""
+def published_scores(
+    texts: Mapping[str, str], rows: Sequence[Row], catalog: Catalog, cutoffs: Sequence[int]
+) -> pd.DataFrame:
+    """Return each row's prompt_id, person, recall_at_K and ndcg_at_K as the authors' evaluation code computes them.
 
-    def __init__(self, catalog: Catalog, cutoffs: Sequence[int]):
-        self._items = {(item.title, item.year) for item in catalog.items}
-        self._cutoffs = cutoffs
-
-    def scores(self, text: str, groundtruth: Sequence[Truth], seen_titles: Collection[str]) -> dict[str, float]:
-        """Return recall_at_K and ndcg_at_K of a list; the ideal DCG has min(|gt|, K, lines left) hits."""
-        kept = [line for line in read_lines(text) if line[0] not in seen_titles and line in self._items]
+    `texts` holds one list for each prompt id. The ideal DCG has min(|gt|, K, lines left) hits.
+    """
+    items, found = {(item.title, item.year) for item in catalog.items}, []
+    for row in rows:
+        seen, groundtruth = set(row["seen_titles"]), truths(row)
+        kept = [line for line in read_lines(texts[row["prompt_id"]]) if line[0] not in seen and line in items]
         hits, discounts = np.zeros(len(kept)), 1 / np.log2(np.arange(2, len(kept) + 2))
         for name, own_year in groundtruth:
             for rank, (title, year) in enumerate(kept):
                 if title == name and own_year is not None and abs(year - own_year) <= _TOLERANCE:
                     hits[rank] = 1
                     break
-        found: dict[str, float] = {}
-        for k in self._cutoffs:
+        scores: dict[str, float] = {}
+        for k in cutoffs:
             ideal = discounts[: min(len(groundtruth), k)].sum()
-            found[f"recall_at_{k}"] = hits[:k].sum() / max(1, len(groundtruth))
-            found[f"ndcg_at_{k}"] = hits[:k] @ discounts[:k] / ideal if ideal else 0.0
-        return found
-
-    def score_lists(self, texts: Mapping[str, str], rows: Sequence[Row]) -> pd.DataFrame:
-        """Return the scores of each row with its prompt_id and person; `texts` holds one list for each prompt id."""
-        keys = [(row["prompt_id"], person_of(row)) for row in rows]
-        scores = [self.scores(texts[row["prompt_id"]], truths(row), set(row["seen_titles"])) for row in rows]
-        return pd.DataFrame(keys, columns=KEYS).join(pd.DataFrame(scores))
+            scores[f"recall_at_{k}"] = hits[:k].sum() / max(1, len(groundtruth))
+            scores[f"ndcg_at_{k}"] = hits[:k] @ discounts[:k] / ideal if ideal else 0.0
+        found.append(dict(zip(KEYS, (row["prompt_id"], person_of(row)), strict=True)) | scores)
+    return pd.DataFrame(found)

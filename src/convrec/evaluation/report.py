@@ -2,18 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
-from convrec.evaluation.examples import Example
 from convrec.evaluation.figures import (
     DEMONSTRATION_STEPS,
-    data_figures,
     demonstration_figures,
-    story_figures,
     system_figures,
     training_figures,
 )
@@ -45,41 +41,25 @@ class DataFile(NamedTuple):
     md5: str
 
 
-@dataclass(frozen=True)
-class Findings:
-    """The contents of a report.
+def render_report(
+    parameters: Mapping[str, Any],
+    evaluation: Mapping[str, Any],
+    demonstrations: Mapping[str, Any],
+    training: Mapping[str, Mapping[str, Any]],
+    plots: Mapping[str, pd.DataFrame],
+    ranks: Mapping[str, pd.DataFrame],
+    **shown: Any,
+) -> str:
+    """Return the report as one HTML document.
 
-    - `parameters`: the parameters, flat; `code`: the state of git, or empty.
-    - `data`, `demonstrations`, `training` (by stage), `evaluation`: the stages' metrics files.
-    - `exposure`: acceptance of shown items by rank and by item (see `data.exposure`); empty without recorded feedback.
-    - `quarantined`: source, reason and number of the rows that were left out.
+    - `parameters`: the parameters, flat; `evaluation`, `demonstrations`, `training` (by stage): the metrics files.
     - `plots`: the stages' curves by name (`figures.PLOTS`).
     - `ranks`: the share of rows with a hit at each rank, by system.
-    - `validated`: the number of rows and of prompts that the checkpoints were validated on.
-    - `without_hit`: the number of rows without a hit by Rank-GRPO, and of all rows; `failures`: the worst of them.
+    - `shown`: what the template takes as it is (see `stages/report.py`): `data`, the metrics file of the stage `data`;
+      `exposure`, acceptance of shown items by rank and by item; `data_files`; `quarantined`, source, reason and number
+      of the rows left out; `validated`, the rows and prompts of the checkpoints' scores; `without_hit`, the rows
+      without a hit by Rank-GRPO, and all rows; `examples`, `failures`, `demonstration_examples`; `code`, git's state.
     """
-
-    parameters: Mapping[str, Any]
-    code: Mapping[str, str]
-    data: Mapping[str, Any]
-    exposure: Mapping[str, Any]
-    data_files: Sequence[DataFile]
-    quarantined: Sequence[tuple[str, str, int]]
-    demonstrations: Mapping[str, Any]
-    training: Mapping[str, Mapping[str, Any]]
-    evaluation: Mapping[str, Any]
-    plots: Mapping[str, pd.DataFrame]
-    ranks: Mapping[str, pd.DataFrame]
-    validated: tuple[int, int]
-    examples: Sequence[Example]
-    failures: Sequence[Example]
-    without_hit: tuple[int, int]
-    demonstration_examples: Sequence[Example]
-
-
-def render_report(found: Findings) -> str:
-    """Return the report as one HTML document."""
-    evaluation, parameters = found.evaluation, found.parameters
     cutoffs, start = parameters["common.cutoffs"], parameters["rank_grpo.start"]
     headline, recall = f"ndcg_at_{max(cutoffs)}", f"recall_at_{max(cutoffs)}"
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
@@ -93,7 +73,11 @@ def render_report(found: Findings) -> str:
     batch = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     return render_page(
         "report.html.j2",
-        **vars(found),
+        **shown,
+        parameters=parameters,
+        evaluation=evaluation,
+        demonstrations=demonstrations,
+        training=training,
         run_mark=_RUN,
         simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
         list_length=parameters["common.list_length"],
@@ -126,11 +110,9 @@ def render_report(found: Findings) -> str:
             for key, own in evaluation.get("baselines", {}).items()
         },
         figures={
-            **data_figures(found.plots),
-            **demonstration_figures(found.plots, found.demonstrations, headline),
-            **training_figures(found.plots, cutoffs, found.training["rank_grpo"]["chosen_step"], start),
-            **system_figures(evaluation, found.ranks, systems, headline),
-            **story_figures(found.plots, evaluation, systems, headline),
+            **demonstration_figures(plots, demonstrations, headline),
+            **training_figures(plots, cutoffs, training["rank_grpo"]["chosen_step"]),
+            **system_figures(evaluation, ranks, systems, headline),
         },
     )
 

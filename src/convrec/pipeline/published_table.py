@@ -9,8 +9,7 @@ from rich.console import Console
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
-from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.published import PUBLISHED, PublishedProtocol
+from convrec.evaluation.published import PUBLISHED, published_scores
 from convrec.evaluation.systems import system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
@@ -22,7 +21,7 @@ from convrec.project.table import TextTable
 from convrec.registry.tracking import flatten
 
 _CUTOFF = 20
-_METRICS = {name: metric_label(name, short=True) for name in (f"recall_at_{_CUTOFF}", f"ndcg_at_{_CUTOFF}")}
+_METRICS = {f"recall_at_{_CUTOFF}": f"R@{_CUTOFF}", f"ndcg_at_{_CUTOFF}": f"N@{_CUTOFF}"}
 _HEADINGS = (
     "system",
     *(f"{name}, {kind}" for kind in ("ours", "theirs", "published") for name in _METRICS.values()),
@@ -57,12 +56,12 @@ def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
     """Yield the cells of each system, then of the published systems that this run does not have."""
     evaluation, figures = read_evaluation(paths), dict(PUBLISHED[params.common.profile])
     test, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    protocol = PublishedProtocol(Catalog.read(paths.catalog), [_CUTOFF])
+    catalog = Catalog.read(paths.catalog)
     ours = {"zero_shot": "zero_shot", "sft": "sft", "rank_grpo": params.rank_grpo.name}
     for system, label in system_names(evaluation).items():
         answers = pd.read_parquet(paths.predictions / f"{system}.parquet")
         texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
-        theirs = protocol.score_lists(texts, test)
+        theirs = published_scores(texts, test, catalog, [_CUTOFF])
         found = mean_intervals(theirs, list(_METRICS), params.evaluate.bootstrap_samples, params.common.seed)
         cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS]
         cells += [_cell(found[name].mean, found[name]._asdict()) for name in _METRICS]

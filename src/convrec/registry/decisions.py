@@ -99,11 +99,6 @@ class Decision:
     def promoted(self) -> bool:
         return self.status == PROMOTED
 
-    @property
-    def rejected(self) -> bool:
-        """Whether a person has rejected the version."""
-        return self.approval is not None and "refused" in self.approval
-
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON values."""
         return _JSON.dump_python(self, mode="json")
@@ -152,10 +147,6 @@ def decision_markdown(decision: Decision) -> str:
         found = decision.comparison
         lists = f"{found.settings.get('lists', '')} lists".strip()
         facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
-        facts += [f"{name} MD5 {md5}" for name, md5 in found.data.items()]
-    if decision.approval:
-        verdict = "refused" if decision.rejected else "approved"
-        facts.append(f"{verdict} by {decision.approval['by']} at {decision.approval['at']}")
     facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
     facts += [f"commit {decision.commit}"] if decision.commit else []
     return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])

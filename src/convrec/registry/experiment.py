@@ -144,11 +144,9 @@ class Result:
         experiment = self.experiment
         versions = f"version {experiment.challenger} against champion {experiment.champion}"
         start = f"experiment {experiment.id}, {versions}: {self.verdict}"
-        if not self.looks:
-            return f"{start}; no answers yet"
+        if not self.looks or not np.isfinite(self.looks[-1].mean):
+            return f"{start}; one side has no answers yet"
         last = self.looks[-1]
-        if not np.isfinite(last.mean):
-            return f"{start}; no answers of one side yet"
         interval = f"{1 - experiment.alpha:.0%} confidence sequence {last.low:+.3f} to {last.high:+.3f}"
         if not np.isfinite(last.low):
             interval = "too few users for a confidence sequence"
@@ -166,17 +164,11 @@ class Result:
         """Return the table of the sides: its columns, and a row for each side."""
         columns = ("side", "version", "users", "answers", "accepted items", "accepted per answer")
         sides = [
-            (
-                side.arm,
-                side.version,
-                f"{side.users:,}",
-                f"{side.answers:,}",
-                f"{side.accepted:,}",
-                "-" if side.per_answer is None else f"{side.per_answer:.3f}",
-            )
+            (side.arm, side.version, *(f"{number:,}" for number in (side.users, side.answers, side.accepted)))
             for side in self.sides
         ]
-        return [columns, *sides]
+        rates = ["-" if side.per_answer is None else f"{side.per_answer:.3f}" for side in self.sides]
+        return [columns, *((*side, rate) for side, rate in zip(sides, rates, strict=True))]
 
 
 def read_result(store: FeedbackStore, experiment: Experiment) -> Result:

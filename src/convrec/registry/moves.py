@@ -4,9 +4,9 @@ The alias `champion` of MLflow says which version is the champion. The history e
 registered model for each move (`move.000001`, `move.000002`, ...), which is never changed afterwards.
 
 MLflow has no compare-and-set over HTTP, but only one process can create a registered model of a certain name. A process
-that has created `CLAIM` moves the aliases, for a few calls, and deletes the name. It writes `previous` and the history
-first; setting `champion` completes the move. After an error or a kill before that, the champion is the old one, and the
-next move corrects the rest. A claim that stays the same for `PATIENCE` seconds belongs to a killed process; the next
+that has created `CLAIM` moves the alias, for a few calls, and deletes the name. It writes the history first; setting
+`champion` completes the move. After an error or a kill before that, the champion is the old one, and the next move
+corrects the history. A claim that stays the same for `PATIENCE` seconds belongs to a killed process; the next
 process takes it over.
 
 Limit: a process that is suspended for longer than `PATIENCE` between its check of the claim and its last write can
@@ -20,7 +20,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -31,11 +31,12 @@ from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
 from convrec.registry.tracking.store import short_message, store_error
-from convrec.registry.versions import CHAMPION, MODEL_NAME, PREVIOUS, all_versions, find_model
+from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, find_model
 
 logger = logging.getLogger(__name__)
 
 CLAIM = f"{MODEL_NAME}.moving"
+STATUS_TAG = "promotion.status"  # of a version
 PATIENCE = 60.0  # seconds; a claim is held for a few calls to the registry, each with a timeout of 20 s
 _POLL = 0.1  # seconds
 _DESCRIPTION = f"Not a model. While this name exists, a process is moving the aliases of {MODEL_NAME}."
@@ -58,10 +59,9 @@ class Move:
 
 @dataclass(frozen=True)
 class State:
-    """The aliases and the history, whose last `unlogged` move may not be written yet."""
+    """The champion and the history, whose last `unlogged` move may not be written yet."""
 
     champion: str | None
-    previous: str | None
     moves: tuple[Move, ...]
     num_written: int
 
@@ -150,16 +150,14 @@ def read_state(client: mlflow.MlflowClient) -> State:
     """
     model = find_model(client, MODEL_NAME)
     if model is None:
-        return State(None, None, (), 0)
+        return State(None, (), 0)
     names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))
     moves = [Move(**json.loads(model.tags[name])) for name in names]
-    champion, previous = (
-        None if alias not in model.aliases else str(model.aliases[alias]) for alias in (CHAMPION, PREVIOUS)
-    )
+    champion = str(model.aliases[CHAMPION]) if CHAMPION in model.aliases else None
     last = moves[-1].to_version if moves else None
     if champion not in (None, last):
         moves.append(Move(utc_now(), "unlogged", last, str(champion), "", "the alias was found so"))
-    return State(champion, previous, tuple(moves), len(names))
+    return State(champion, tuple(moves), len(names))
 
 
 def earlier_champions(moves: Sequence[Move]) -> list[str]:
@@ -191,7 +189,7 @@ def rolled_back(moves: Sequence[Move], version: str) -> Move | None:
 def promote_version(
     client: mlflow.MlflowClient, expected: State, version: str, by: str, reason: str, decision: str | None = None
 ) -> Move:
-    """Make a version the champion, and the old champion `previous`.
+    """Make a version the champion; return the move.
 
     Raises `ChampionChanged`, and changes nothing, if the champion has changed since `expected` was read.
     """
@@ -207,53 +205,31 @@ def promote_version(
     return move
 
 
-def roll_back(client: mlflow.MlflowClient, by: str, reason: str, to: str | None = None) -> Move:
-    """Make the previous champion, or an earlier champion `to`, the champion again; return the move.
+def roll_back(client: mlflow.MlflowClient, by: str, reason: str) -> Move:
+    """Make the previous champion the champion again; return the move.
 
-    `previous` is then the version before that, or unset. The version that was rolled back is not promoted again without
-    `again`. Raises `InputError` if there is no version to return to, or this user lacks the permission.
+    The version that was rolled back is not promoted again without `again`. Raises `InputError` if there is no version
+    to return to, or this user lacks the permission.
     """
     with claim(client, by) as check:
         state = read_state(client)
-        target = rollback_target(client, state, to)
-        move = Move(utc_now(), "rollback", state.champion, target, by, reason[:_MAX_REASON])
-        _carry_out(client, state, move, check)
-    return move
-
-
-def rollback_target(client: mlflow.MlflowClient, state: State, to: str | None) -> str:
-    """Return the version that a rollback makes the champion; raises `InputError` if there is none."""
-    if state.champion is None:
-        raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
-    if to is None:
-        targets = _existing(client, earlier_champions(state.moves))
-        if not targets:
+        if state.champion is None:
+            raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
+        known = {str(version.version) for version in all_versions(client)}
+        earlier = [version for version in earlier_champions(state.moves) if version in known]
+        if not earlier:
             raise InputError(f"version {state.champion} is the first champion: there is no version to return to")
-        return targets[-1]
-    named = {version for move in state.moves for version in (move.from_version, move.to_version) if version}
-    earlier = named - {state.champion}
-    if to not in earlier:
-        names = ", ".join(sorted(earlier, key=int)) or "none"
-        raise InputError(f"--to {to}: not an earlier champion; give one of: {names}")
-    if not _existing(client, [to]):
-        raise InputError(f"--to {to}: this version was deleted; give another")
-    return to
-
-
-def _existing(client: mlflow.MlflowClient, versions: Collection[str]) -> list[str]:
-    """Return the versions that have not been deleted, in the same order."""
-    known = {str(version.version) for version in all_versions(client)}
-    return [version for version in versions if version in known]
+        move = Move(utc_now(), "rollback", state.champion, earlier[-1], by, reason[:_MAX_REASON])
+        _carry_out(client, state, move, check)
+    with not_undone(f"the rollback from version {move.from_version} to {move.to_version}"):
+        client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
+        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, "promoted")
+    return move
 
 
 def _carry_out(client: mlflow.MlflowClient, state: State, move: Move, check: Callable[[], None]) -> None:
     moves = (*state.moves, move)
-    earlier = _existing(client, earlier_champions(moves))
     check()
-    if earlier:
-        client.set_registered_model_alias(MODEL_NAME, PREVIOUS, earlier[-1])
-    elif state.previous is not None:
-        client.delete_registered_model_alias(MODEL_NAME, PREVIOUS)
     for number, entry in enumerate(moves[state.num_written :], start=state.num_written + 1):
         client.set_registered_model_tag(MODEL_NAME, _TAG.format(number), json.dumps(asdict(entry)))
     try:

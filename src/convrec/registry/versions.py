@@ -20,13 +20,7 @@ from ruamel.yaml import YAML
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
-from convrec.registry.model_card import (
-    CHECKPOINT_TAG,
-    MAX_DESCRIPTION,
-    Facts,
-    render_card,
-    version_facts,
-)
+from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, describe_version
 from convrec.registry.tracking import PARENT_TAG, connect, git_state
 from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
     from convrec.service.translation import ModelFiles
 
 MODEL_NAME = "convrec-recommender"
-CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+CHALLENGER, CHAMPION = "challenger", "champion"
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")  # packages of the pyfunc
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
@@ -118,37 +112,44 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
     _require_files(paths, stage)
-    facts = version_facts(params, paths, stage)
+    tags, card = describe_version(params, paths, stage)
     versions = all_versions(client)
-    same = (one for one in versions if one.tags.get(CHECKPOINT_TAG) == facts.checkpoint_md5)
-    made = next(same, None) or _log_version(client, experiment, paths, facts, parent_run)
+    same = (one for one in versions if one.tags.get(CHECKPOINT_TAG) == tags[CHECKPOINT_TAG])
+    made = next(same, None) or _log_version(client, experiment, params, paths, stage, parent_run, tags, card)
     # An earlier registration may have been interrupted before it set the card or the alias.
     if not made.description:
-        client.update_model_version(MODEL_NAME, made.version, description=render_card(facts)[:MAX_DESCRIPTION])
+        client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
     if all(int(made.version) >= int(other.version) for other in versions):
         client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
     return client.get_model_version(MODEL_NAME, made.version)
 
 
 def _log_version(
-    client: mlflow.MlflowClient, experiment: str, paths: Paths, facts: Facts, parent_run: str | None
+    client: mlflow.MlflowClient,
+    experiment: str,
+    params: Params,
+    paths: Paths,
+    stage: str,
+    parent_run: str | None,
+    tags: dict[str, str],
+    card: str,
 ) -> ModelVersion:
     """Log the model in a run of its own, and return the new version, still without description and alias."""
     from convrec.generation.lists import ListSettings  # noqa: PLC0415  (imports torch)
 
-    params, versions = facts.params, read_versions(paths.root)
-    tags = {**git_state(), **version_tags(versions), **({PARENT_TAG: parent_run} if parent_run else {})}
+    versions = read_versions(paths.root)
+    run_tags = {**git_state(), **version_tags(versions), **({PARENT_TAG: parent_run} if parent_run else {})}
     with (
         redirect_stderr(io.StringIO()),  # hides MLflow's remarks on the logged model; errors are raised
-        mlflow.start_run(experiment_id=experiment, run_name="register", tags=tags),
+        mlflow.start_run(experiment_id=experiment, run_name="register", tags=run_tags),
         tempfile.TemporaryDirectory() as folder,
     ):
         for name, content in versions.items():
             mlflow.log_text(content.decode(errors="replace"), f"{VERSIONS}/{name}")
         card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
-        card_file.write_text(render_card(facts), encoding="utf-8")
+        card_file.write_text(card, encoding="utf-8")
         YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)
-        files = {"model": paths.model(facts.stage), "catalog": paths.catalog}
+        files = {"model": paths.model(stage), "catalog": paths.catalog}
         files |= {"model_card": card_file, "params": params_file}
         info = mlflow.pyfunc.log_model(
             name="recommender",
@@ -164,7 +165,7 @@ def _log_version(
         mlflow.log_artifact(str(paths.results("evaluate")))
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
-        return mlflow.register_model(info.model_uri, MODEL_NAME, tags=facts.tags())  # the tags are set at creation
+        return mlflow.register_model(info.model_uri, MODEL_NAME, tags=tags)  # the tags are set at creation
 
 
 def _require_files(paths: Paths, stage: str) -> None:

@@ -29,7 +29,7 @@ def project(tmp_path, monkeypatch) -> Path:
     for variable in ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    for name, seconds in {"_LINGER": 0.05, "_LONGEST_PAUSE": 0.2, "_FLUSH": 10.0}.items():
+    for name, seconds in {"_LINGER": 0.05, "_FLUSH": 10.0}.items():
         monkeypatch.setattr(journal, name, seconds)
     return tmp_path
 

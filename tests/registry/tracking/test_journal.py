@@ -2,12 +2,9 @@
 
 import io
 import socket
-import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException
 
 from convrec.registry import tracking
@@ -22,7 +19,6 @@ class Client:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
-        self.sizes: list[int] = []
         self.faults: dict[str, Exception] = {}
 
     def log_batch(self, run_id, metrics=(), params=(), tags=()):
@@ -35,7 +31,6 @@ class Client:
         self._take(f"{status} {at}" if status == "KILLED" else status)
 
     def _take(self, *entries: str) -> None:
-        self.sizes.append(len(entries))
         for entry in entries:
             if entry in self.faults:
                 raise self.faults[entry]
@@ -57,17 +52,6 @@ def _left(project: Path) -> list[str]:
     return sorted(path.name for path in (project / FOLDER).iterdir())
 
 
-def test_calls_respect_the_limits_of_mlflow(project, client):
-    made = _new(project)
-    made.append("params", params={f"p{number}": "1" for number in range(250)})
-    for step in range(90):
-        made.append("metrics", step=step, metrics={f"m{number}": 1.0 for number in range(25)})
-    made.append("tags", tags={f"t{number}": "1" for number in range(101)})
-    Delivery(made.path, "x").send()
-    assert client.sizes == [100, 100, 50, 1000, 1000, 250, 100, 1]
-    assert len(set(client.sent)) == len(client.sent) == 250 + 90 * 25 + 101
-
-
 def test_a_refused_record_delays_no_other_and_is_kept(project, client, caplog):
     client.faults = {"bad 1": REFUSED, "gone.txt: kept": REFUSED}
     made = _new(project)
@@ -82,7 +66,7 @@ def test_a_refused_record_delays_no_other_and_is_kept(project, client, caplog):
         stream.write(b'{"kind":"status","status":"FINISHED","at":2}\n{"kind":"metr')
     ((text, is_waiting),) = upload_left(project)
     assert client.sent == ["loss 0", "loss 2", "FINISHED", "FINISHED", "a.txt: kept"] and not is_waiting
-    assert "sent 2 metrics, 2 status, 1 artifact; 5 refused, kept in" in text
+    assert "sent; 5 refused, kept in" in text
     assert caplog.text.count("MLflow refuses records of run r1") == 1 and "a bad name" in caplog.text
     assert _left(project) == ["r1.files", "r1.refused"]
 
@@ -130,7 +114,7 @@ def test_a_damaged_journal_delays_no_other(project, client, caplog):
     whole = _new(project, "r4")
     whole.append("metrics", step=0, metrics={"loss": 1.0})
     whole.close()
-    assert list(upload_left(project)) == [("sft (r4): sent 1 metrics, 1 status", False)]
+    assert list(upload_left(project)) == [("sft (r4): sent", False)]
     assert client.sent[0] == "loss 0" and client.sent[1].startswith("KILLED 1")
     assert caplog.text.count("does not name a run") == 3
     assert _left(project) == ["r1.refused", "r2.refused", "r3.refused"]
@@ -154,21 +138,6 @@ def test_a_line_that_is_still_being_written_is_read_whole(project, client, monke
     assert (client.sent, sending.refused) == (["loss 0"], 0)
 
 
-def test_a_journal_that_may_not_be_read_delays_no_other(project, client, monkeypatch):
-    for run_id in ("r1", "r2"):
-        _new(project, run_id).close()
-    opened = Path.open
-
-    def refuse(path, *arguments):
-        if path.name == "r1.jsonl":
-            raise PermissionError(13, "Permission denied")
-        return opened(path, *arguments)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    refused = ("r1: not sent: [Errno 13] Permission denied", True)
-    assert list(upload_left(project)) == [refused, ("sft (r2): sent 1 status", False)]
-
-
 def test_a_journal_is_sent_by_one_process_that_may_send_it(project, client):
     running, other = _new(project), Journal(project / FOLDER, About("r2", "", "http://other", 1))
     other.close()
@@ -176,7 +145,7 @@ def test_a_journal_is_sent_by_one_process_that_may_send_it(project, client):
     assert list(upload_left(project)) == [(waits, True)]
     running.close()
     left = upload_left(project)
-    assert next(left)[0] == "sft (r1): sent 1 status"
+    assert next(left)[0] == "sft (r1): sent"
     (project / FOLDER / "r2.jsonl").unlink()  # another process sent it meanwhile
     assert list(left) == []
 
@@ -192,42 +161,15 @@ def test_an_artifact_is_copied_and_one_that_cannot_be_stops_nothing(project, cli
     assert client.sent[0] == "table.csv: first" and "is not recorded" in caplog.text and _left(project) == []
 
 
-def test_a_full_disk_stops_nothing_and_loses_no_record_once_it_has_space(project, client, monkeypatch, caplog):
+def test_a_full_disk_stops_nothing(project, client, monkeypatch, caplog):
     made = _new(project)
-    flush = made._file.flush
-    full = threading.Event()
-
-    class File:
-        write, close = made._file.write, made._file.close
-
-        def flush(self):
-            if full.is_set():
-                raise OSError("No space left on device")
-            flush()
-
-    made._file = File()
-    for step, is_full in enumerate([False, True, True, False]):
-        full.set() if is_full else full.clear()
-        made.append("metrics", step=step, metrics={"loss": 1.0})
+    with made.path.open("rb") as read_only, monkeypatch.context() as full:
+        full.setattr(made, "_file", read_only)
+        made.append("metrics", step=0, metrics={"loss": 1.0})
+    made.append("metrics", step=1, metrics={"loss": 1.0})
     made.close()
     list(upload_left(project))
-    assert client.sent[:4] == ["loss 0", "loss 1", "loss 2", "loss 3"]
-    assert caplog.text.count("No space left") == 1
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=5), st.data())
-def test_a_journal_cut_anywhere_keeps_its_whole_records(tmp_path_factory, tags, data):
-    made = _new(tmp_path_factory.mktemp("cut"))
-    start = made.path.stat().st_size
-    for each in tags:
-        made.append("tags", tags=each)
-    made.close()
-    content = made.path.read_bytes()
-    cut = data.draw(st.integers(start, len(content)))
-    made.path.write_bytes(content[:cut])
-    kept = [record["tags"] for record in Delivery(made.path, "http://x")._records()]
-    assert kept == tags[: content[start:cut].count(b"\n")]
+    assert client.sent[0] == "loss 1" and "a record (metrics) cannot be written" in caplog.text
 
 
 def test_a_silent_run_records_nothing(project):

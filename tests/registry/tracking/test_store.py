@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import convrec
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry import tracking
 from convrec.registry.tracking import store
@@ -32,16 +31,15 @@ def refusing(request):
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield f"http://somebody:s3cret-word@127.0.0.1:{server.server_port}"
+    yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
 
 
 @pytest.mark.parametrize("refusing", [401, 403], indirect=True)
 def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
-    with pytest.raises(InputError, match="rejects this user .*MLFLOW_TRACKING_USERNAME") as caught:
+    with pytest.raises(InputError, match="rejects this user .*MLFLOW_TRACKING_USERNAME"):
         tracking.connect()
-    assert "s3cret-word" not in str(caught.value) and "somebody" not in str(caught.value)
 
 
 @pytest.mark.parametrize("refusing", [500, 503], indirect=True)
@@ -58,6 +56,9 @@ def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, mo
         tracking.connect()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "foo://x")
     with pytest.raises(InputError, match="MLFLOW_TRACKING_URI = 'foo://x' cannot be used"):
+        tracking.connect()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somebody:s3cret-word@host")
+    with pytest.raises(InputError, match=r"'http://\*\*\*@host' has a user; leave it out, and set MLFLOW_"):
         tracking.connect()
 
 
@@ -95,56 +96,3 @@ def test_a_damaged_database_is_bad_input_and_stays(project):
         with pytest.raises(InputError, match=r"mlflow.db' is damaged \(.*file is not a database.*; restore it"):
             tracking.connect()
     assert (project / DATABASE).read_bytes() == b"no database" * 100
-
-
-def test_a_database_of_something_else_is_bad_input_and_stays(project):
-    (project / LOCAL_FOLDER).mkdir()
-    (project / DATABASE).touch()
-    with pytest.raises(InputError, match=r"mlflow.db lacks MLflow's tables; restore it from a backup"):
-        tracking.connect()
-    assert (project / DATABASE).stat().st_size == 0
-
-
-def test_a_file_system_without_hard_links_gets_a_store(project, monkeypatch):
-    def refuse(*_):
-        raise PermissionError("no hard links")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    tracking.connect()
-    assert (project / DATABASE).stat().st_size > 0
-
-
-def test_curves_of_a_run_become_a_frame(project, make_store):
-    """One row a step; metrics with one value and system metrics are left out; the last value of a step counts.
-
-    A run without curves is an empty frame, and an unknown run the user's mistake.
-    """
-    client, experiment = make_store(project), tracking.connect()
-    run_id = client.create_run(experiment).info.run_id
-    for time, (name, value, step) in enumerate(
-        [
-            ("loss", 3.0, 1),
-            ("loss", 2.5, 2),
-            ("loss", 9.0, 3),
-            ("validation/ndcg", 0.25, 2),
-            ("loss", 2.0, 3),
-            ("validation/ndcg", 0.5, 4),
-            ("train_loss", 2.2, 4),
-            ("system/cpu_utilization_percentage", 50.0, 0),
-            ("system/cpu_utilization_percentage", 60.0, 1),
-        ],
-        start=1,
-    ):
-        client.log_metric(run_id, name, value, timestamp=time, step=step)
-    frame = convrec.history(run_id)
-    assert frame.index.name == "step" and list(frame.index) == [1, 2, 3, 4]
-    assert list(frame.columns) == ["loss", "validation/ndcg"]
-    assert frame["loss"].dropna().to_dict() == {1: 3.0, 2: 2.5, 3: 2.0}
-    assert frame["validation/ndcg"].dropna().to_dict() == {2: 0.25, 4: 0.5}
-
-    frame = convrec.history(client.create_run(experiment).info.run_id)
-    assert frame.empty and frame.index.name == "step"
-
-    for unknown in ("nope", "f" * 32, "a/b"):
-        with pytest.raises(InputError, match=f"run '{unknown}': no such run in sqlite:.*mlflow.db"):
-            convrec.history(unknown)

@@ -91,7 +91,7 @@ def score(
     predictions: Path,
     catalog: Path = _CATALOG,
     line_column: str | None = None,
-    protocol: Literal["evaluation", "reward", "published"] = "evaluation",
+    protocol: Literal["evaluation", "reward"] = "evaluation",
     cutoffs: str | None = None,
     list_length: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000))] = 20,
     year_tolerance: Annotated[Whole, Parameter(validator=Number(gte=0, lte=1000))] = 2,
@@ -107,7 +107,7 @@ def score(
         catalog: CSV, JSON lines, Parquet or pickle.
         line_column: Catalog column that is added to each item's line, as in Hello - Adele (2015).
         protocol: `evaluation` drops seen and unknown lines and moves the others up; `reward` keeps every line at its
-            rank; `published` scores as the authors' code (docs/reproduce.md).
+            rank.
         cutoffs: Values of K in Recall@K and others, separated by commas; default: 5,10,15,20 up to N, or N.
         list_length: Number of ranks N.
         year_tolerance: Maximum difference of a title's year.

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +12,6 @@ from convrec.pipeline.commands import (
     AsJson,
     By,
     FeedbackUrl,
-    PositiveInt,
     Share,
     Version,
     add_group,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_PROMOTED = 3
 
-registry = add_group("registry", REGISTRY, "List, register or prune the versions of the model (docs/promotion.md).")
+registry = add_group("registry", REGISTRY, "List or register the versions of the model (docs/promotion.md).")
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,8 +41,6 @@ def promote(
     version: Version | None = None,
     by: By = None,
     approve: bool = False,
-    reject: bool = False,
-    reason: str = "",
     again: bool = False,
     dry_run: bool = False,
     as_json: AsJson = False,
@@ -58,26 +54,15 @@ def promote(
     Args:
         version: Default: the challenger.
         approve: With --by: approve, if promotion.yaml requires approval.
-        reject: With --by: reject a version that awaits approval.
-        reason: Reason for --reject.
         again: Also promote a version that was rolled back.
         dry_run: Decide without writing anything or moving the champion.
     """
-    if (approve or reject) and not by:
-        raise InputError("--approve and --reject need the person's name: give --by NAME")
-    if reason and not reject:
-        raise InputError("--reason needs --reject")
-    if reject and (approve or again or dry_run):
-        raise InputError("--reject: not with --approve, --again or --dry-run")
-    from convrec.project.paths import Paths
+    if approve and not by:
+        raise InputError("--approve needs the person's name: give --by NAME")
     from convrec.registry import promote as module
     from convrec.registry.decisions import ALREADY, gate_rows, headline
 
-    if reject and by:
-        decision = module.reject(Paths(), version, by=by, reason=reason)
-    else:
-        how = partial(module.promote, by=by, approve=approve, again=again, dry_run=dry_run)
-        decision = how(*project(), version)
+    decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:
@@ -91,17 +76,15 @@ def promote(
 
 
 @app.command(group=REGISTRY)
-def rollback(*, to: Version | None = None, reason: str = "", by: By = None, as_json: AsJson = False) -> None:
+def rollback(*, reason: str = "", by: By = None, as_json: AsJson = False) -> None:
     """Restore the previous champion (docs/promotion.md).
 
     Args:
-        to: An earlier champion; default: the previous one.
         reason: Recorded in the log and on the version.
     """
-    from convrec.project.paths import Paths
-    from convrec.registry import promote as module
+    from convrec.registry.moves import roll_back
 
-    move = module.rollback(Paths(), to, by=by, reason=reason)
+    move = roll_back(*_client(by), reason)
     if as_json:
         print(json.dumps(asdict(move)))
     else:
@@ -135,27 +118,6 @@ def register(*, stage: Literal["sft", "rank_grpo"] = "rank_grpo") -> None:
 
     version = versions.register(*project(), None, stage)
     print(f"{versions.MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
-
-
-@registry.command
-def prune(*, keep: PositiveInt, yes: bool = False, as_json: AsJson = False) -> None:
-    """Remove old versions; without --yes, only list them.
-
-    Example: convrec registry prune --keep 5
-
-    Args:
-        keep: Number of newest versions to keep.
-        yes: Remove them.
-    """
-    from convrec.registry import promote as module
-
-    old = module.prune(keep, "convrec registry prune", yes)
-    if as_json:
-        print(json.dumps(old))
-    elif not old:
-        print("No version to remove.")
-    else:
-        print(f"{'Removed' if yes else 'Would be removed with --yes'}: {', '.join(old)}")
 
 
 experiment = add_group(

@@ -17,12 +17,11 @@ from convrec.data.conversations import (
     read_rows,
     truths,
 )
-from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
-from convrec.evaluation.examples import Example, faults, judge_lines, worst_rows
+from convrec.evaluation.examples import Example, judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS
 from convrec.evaluation.metrics import ndcg
-from convrec.evaluation.report import COMPARED, DataFile, Findings, render_report
+from convrec.evaluation.report import COMPARED, DataFile, render_report
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
@@ -71,7 +70,6 @@ def _failures(
     rows: list[Row],
     lists: dict[str, dict[str, str]],
     hits: dict[str, np.ndarray],
-    liked: set[int],
     number: int,
     catalog: Catalog,
 ) -> tuple[list[Example], tuple[int, int]]:
@@ -89,8 +87,7 @@ def _failures(
             for name, texts in lists.items()
         }
         worth = {system: float(values[place]) for system, values in scores.items()}
-        wrong = faults(judged["rank_grpo"], accepted, liked, catalog, num_ranks)
-        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth, wrong))
+        examples.append(Example(row["prompt_id"], row["messages"], [accepted], judged, worth))
     return examples, (int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
@@ -122,7 +119,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     data, evaluation = read_json(paths.results("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    liked = set(mentions(read_rows(paths.split("train")), catalog).nonzero()[0].tolist())
     samples, seed = params.evaluate.bootstrap_samples, params.common.seed
     lists = {
         system: _column(pd.read_parquet(paths.predictions / f"{system}.parquet"), "response") for system in COMPARED
@@ -130,8 +126,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
-    failures, without_hit = _failures(rows, lists, hits, liked, params.report.num_failures, catalog)
-    found = Findings(
+    failures, without_hit = _failures(rows, lists, hits, params.report.num_failures, catalog)
+    page = render_report(
         parameters=flatten(params.model_dump()),
         code=git_state(),
         data=data,
@@ -149,5 +145,5 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         without_hit=without_hit,
         demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
     )
-    write_text(paths.report, render_report(found))
+    write_text(paths.report, page)
     record.log_artifact(paths.report)

@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """Records runs in MLflow."""
 
 from convrec.registry.tracking.describe import (
@@ -24,27 +25,3 @@ from convrec.registry.tracking.run import (
     start_pipeline_run,
 )
 from convrec.registry.tracking.store import connect, shown_uri
-
-__all__ = [
-    "COMMIT_TAG",
-    "PARENT_TAG",
-    "PARENT_VARIABLE",
-    "Run",
-    "SilentRun",
-    "connect",
-    "data_tags",
-    "end_pipeline_run",
-    "file_md5",
-    "flatten",
-    "git_state",
-    "group_run",
-    "log_text",
-    "metric_values",
-    "param_texts",
-    "run_address",
-    "shown_address",
-    "shown_uri",
-    "stage_run",
-    "start_pipeline_run",
-    "user_name",
-]

@@ -3,7 +3,6 @@
 import getpass
 import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ DESCRIPTION_TAG = "mlflow.note.content"  # Markdown; shown at the top of a run
 DATA_TAGS = ("data_version", "catalog_version")
 VERSIONS = "versions"  # artifact folder of a run
 DIGEST_TAG = "versions.md5"
-_MAX_PARAM, _MAX_TAG = 6000, 8000  # MLflow's limits, in characters
 _SHORT = 12  # digits of a shortened hash
 _WRITTEN_BY_RUNS = ("dvc.lock", "metrics", "plots")  # files in git that only runs change
 
@@ -82,21 +80,10 @@ def data_tags(paths: Paths) -> dict[str, str]:
 
 
 def read_versions(root: Path = Path()) -> dict[str, bytes]:
-    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file, if they exist.
-
-    `*.dvc` files in hidden folders, in virtual environments and in `mlruns`, which has copies of such files, are left
-    out.
-    """
-    names = [name for name in ("params.yaml", "dvc.yaml", "dvc.lock") if (root / name).is_file()]
-    found = []
-    for folder, subfolders, files in os.walk(root):
-        if "pyvenv.cfg" in files:
-            subfolders.clear()
-            continue
-        subfolders[:] = [name for name in subfolders if not name.startswith(".") and name != "mlruns"]
-        paths = [Path(folder, name) for name in files if name.endswith(".dvc")]
-        found += [path.relative_to(root).as_posix() for path in paths if path.is_file()]
-    return {name: (root / name).read_bytes() for name in [*names, *sorted(found)]}
+    """Return the content of params.yaml, dvc.yaml, dvc.lock and every `*.dvc` file that git does not ignore."""
+    listed = _git("-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.dvc")
+    names = ["params.yaml", "dvc.yaml", "dvc.lock", *sorted(filter(None, listed.split("\0")))]
+    return {name: (root / name).read_bytes() for name in names if (root / name).is_file()}
 
 
 def version_tags(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -121,21 +108,8 @@ def metric_values(headlines: Mapping[str, Any], prefix: str = "") -> dict[str, f
 
 
 def param_texts(params: dict[str, Any]) -> dict[str, str]:
-    """Return parameters by dotted name as text: strings unchanged, other values as compact JSON.
-
-    A text over MLflow's limit is cut and ends with a hash of the whole text, so that different values stay different.
-    """
-    return {name: _shortened(_text(value), _MAX_PARAM) for name, value in flatten(params).items()}
-
-
-def tag_texts(tags: dict[str, str]) -> dict[str, str]:
-    """Return tags with values cut to MLflow's limit, as in `param_texts`."""
-    return {name: _shortened(value, _MAX_TAG) for name, value in tags.items()}
-
-
-def _shortened(text: str, limit: int) -> str:
-    mark = f"... md5:{_text_md5(text)}"
-    return text if len(text) <= limit else text[: limit - len(mark)] + mark
+    """Return parameters by dotted name as text: strings unchanged, other values as compact JSON."""
+    return {name: _text(value) for name, value in flatten(params).items()}
 
 
 def _text(value: Any) -> str:

@@ -13,8 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, groupby, islice
 from operator import itemgetter
@@ -27,9 +26,8 @@ import requests
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from convrec.project.paths import is_below
 from convrec.project.redaction import redact_all, redactor
-from convrec.registry.tracking.store import client_uri, short_message, shown_uri
+from convrec.registry.tracking.store import short_message, shown_uri, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +36,9 @@ Record = dict[str, Any]
 FOLDER = Path("runs", "journal")  # below the project's folder
 _REFUSED = ".refused"  # replaces `.jsonl` in the name of a journal with records that MLflow refuses
 _REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")  # not of a proxy
-_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's, for one call
-_GROUP = 100  # records that are sent together
-_BUFFER = 2**20  # bytes that wait in memory while the disk is full
-_LINGER, _LONGEST_PAUSE = 2.0, 30.0  # seconds between sends: normally, and at most after failures
+_BATCHES = ("metrics", "params", "tags")  # the kinds of records that are sent together
+_GROUP = 100  # records in a batch; MLflow's client splits it by its limits
+_LINGER = 2.0  # seconds between sends
 _FLUSH = 30.0  # seconds that a run waits for the last send
 
 
@@ -70,32 +67,25 @@ class Journal:
     def __init__(self, folder: Path, about: About):
         folder.mkdir(parents=True, exist_ok=True)
         self.path, hidden = folder / f"{about.run_id}.jsonl", folder / f".{about.run_id}.jsonl"
-        self._redact, self._numbers, self._is_full, self._is_closed = redactor(), count(1), False, False
-        # What cannot be written to a full disk stays in the buffer.
-        self._file = os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", _BUFFER)
+        self._redact, self._numbers = redactor(), count(1)
+        self._file = hidden.open("xb", buffering=0)
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._write(about)
+        self._file.write(orjson.dumps(about) + b"\n")
         hidden.rename(self.path)
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one redacted record; if the disk is full, log an error and go on. After `close`, do nothing."""
-        if self._is_closed:
+        """Write one redacted record; after an error of the disk, log it and go on. After `close`, do nothing."""
+        if self._file.closed:
             return
+        record = {"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)}
         try:
-            self._write({"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)})
-            self._is_full = False
+            self._file.write(orjson.dumps(record) + b"\n")
         except OSError as error:
-            if not self._is_full:
-                logger.error("records (%s) cannot be written to %s (%s)", kind, self.path, error)
-            self._is_full = True
-
-    def _write(self, value: Record | About) -> None:
-        self._file.write(orjson.dumps(value) + b"\n")
-        self._file.flush()
+            logger.error("a record (%s) cannot be written to %s (%s); it is lost", kind, self.path, error)
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`. After `close`, do nothing."""
-        if self._is_closed:
+        if self._file.closed:
             return
         name = f"{next(self._numbers):06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
         copy = _copies(self.path) / name
@@ -109,20 +99,16 @@ class Journal:
 
     def close(self, release: bool = True) -> None:
         """End the journal; `release` the lock, so that another process can send it, or hold it to this one's end."""
-        self._is_closed = True
         if not release:
-            return
-        try:
-            self._file.close()
-        except OSError as error:
-            logger.error("the last records cannot be written to %s (%s)", self.path, error)
+            os.dup(self._file.fileno())  # which has the lock
+        self._file.close()
 
 
 class Delivery(threading.Thread):
     """Sends one journal: its records in their order, then its artifacts.
 
     A record that MLflow refuses is skipped with a warning, and its journal is kept. As a thread, it sends every two
-    seconds during the run, with growing pauses while the server is down. Raises `ValueError` if the first line does not
+    seconds during the run. Raises `ValueError` if the first line does not
     name a run, as after a power failure.
     """
 
@@ -130,7 +116,6 @@ class Delivery(threading.Thread):
         super().__init__(name=f"convrec tracking {path.stem}", daemon=True)
         self.path, self._client = path, mlflow.MlflowClient(uri)
         self._closing, self._is_lost = threading.Event(), False
-        self.sent: Counter[str] = Counter()  # records by kind
         self.refused = 0
         with path.open("rb") as stream:
             try:
@@ -143,10 +128,8 @@ class Delivery(threading.Thread):
 
     def run(self) -> None:
         """Send until the run is closed, then once more."""
-        pause = _LINGER
-        while not self._closing.wait(pause):
+        while not self._closing.wait(_LINGER):
             self._try()
-            pause = min(2 * pause, _LONGEST_PAUSE) if self._is_lost else _LINGER
         self._try()
 
     def _try(self) -> None:
@@ -173,7 +156,7 @@ class Delivery(threading.Thread):
     def send(self) -> None:
         """Send what was written since the last call; raise the error of the server that stops it."""
         for kind, records in groupby(self._records(), key=itemgetter("kind")):
-            while group := list(islice(records, _GROUP if kind in _LIMITS else 1)):
+            while group := list(islice(records, _GROUP if kind in _BATCHES else 1)):
                 if kind == "artifact":
                     self._artifacts += group
                 else:
@@ -211,8 +194,7 @@ class Delivery(threading.Thread):
     def _offer(self, records: list[Record]) -> None:
         """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""
         try:
-            self._put(records[0]["kind"], records)
-            self.sent[records[0]["kind"]] += len(records)
+            self._put(records)
         except Exception as error:
             if not _is_refusal(error):
                 raise
@@ -222,38 +204,31 @@ class Delivery(threading.Thread):
                 return
             self.refused += 1
             if self.refused == 1:
-                logger.warning(
-                    "MLflow refuses records of run %s, such as %.200s (%s); they are kept in %s",
-                    self.about.run_id,
-                    records[0],
-                    short_message(error),
-                    self.path.with_suffix(_REFUSED),
-                )
+                message = "MLflow refuses records of run %s, such as %.200s (%s); they are kept in %s"
+                kept = self.path.with_suffix(_REFUSED)
+                logger.warning(message, self.about.run_id, records[0], short_message(error), kept)
 
-    def _put(self, kind: str, records: Sequence[Record]) -> None:
+    def _put(self, records: list[Record]) -> None:
         run_id, record = self.about.run_id, records[0]
-        match kind:
+        match record["kind"]:
             case "metrics" | "params" | "tags":
-                items = [item for each in records for item in _entities(each)]
-                for start in range(0, len(items), _LIMITS[kind]):
-                    batch: dict[str, Any] = {kind: items[start : start + _LIMITS[kind]]}
-                    self._client.log_batch(run_id, **batch)
+                items = [(name, value, each) for each in records for name, value in each[record["kind"]].items()]
+                batch: dict[str, Any] = {record["kind"]: [_entity(*item) for item in items]}
+                self._client.log_batch(run_id, **batch)
             case "dataset":
                 context = InputTag("mlflow.data.context", record["context"])
                 self._client.log_inputs(run_id, [DatasetInput(Dataset(**record["dataset"]), [context])])
             case "artifact":
-                self._upload(PurePosixPath(record["path"]), _copies(self.path) / Path(record["file"]).name)
+                self._upload(PurePosixPath(record["path"]), _copies(self.path) / record["file"])
             case "status":
                 self._client.set_terminated(run_id, record["status"], record["at"])
             case _:
-                raise ValueError(f"there is no kind of record {kind!r}")
+                raise ValueError("the line is damaged")
 
     def _upload(self, path: PurePosixPath, copy: Path) -> None:
-        if not is_below(str(path)) or not copy.is_file():
-            raise ValueError(f"{path} is not a file path, or its copy {copy} is missing")
         with tempfile.TemporaryDirectory() as folder:
             named = Path(folder, path.name)
-            named.symlink_to(copy.resolve())
+            named.symlink_to(copy.resolve(strict=True))
             self._client.log_artifact(self.about.run_id, str(named), None if len(path.parts) == 1 else str(path.parent))
 
 
@@ -262,15 +237,13 @@ def _parse(line: bytes) -> Record:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
         record = None
-    return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else {"kind": "damaged"}
+    return record if isinstance(record, dict) and "kind" in record else {"kind": "damaged"}
 
 
-def _entities(record: Record) -> list[Any]:
-    """Return the points, parameters or tags of a record."""
+def _entity(name: str, value: Any, record: Record) -> Metric | Param | RunTag:
     if record["kind"] == "metrics":
-        return [Metric(name, float(value), record["at"], record["step"]) for name, value in record["metrics"].items()]
-    entity = Param if record["kind"] == "params" else RunTag
-    return [entity(name, value) for name, value in record[record["kind"]].items()]
+        return Metric(name, float(value), record["at"], record["step"])
+    return (Param if record["kind"] == "params" else RunTag)(name, value)
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -279,7 +252,7 @@ def _is_refusal(error: Exception) -> bool:
         return getattr(error.response, "status_code", None) in (400, 413, 422)
     if isinstance(error, MlflowException):
         return error.error_code in _REFUSALS
-    return isinstance(error, TypeError | ValueError | KeyError | AttributeError)  # a damaged record
+    return isinstance(error, TypeError | ValueError | KeyError | AttributeError | FileNotFoundError)  # damaged
 
 
 def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
@@ -288,11 +261,9 @@ def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
         try:
             with path.open("r+b") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield _upload(Delivery(path, client_uri(root)), shown_uri(root))
+                yield _upload(Delivery(path, tracking_uri(root)), shown_uri(root))
         except (FileNotFoundError, BlockingIOError):  # another process has sent it, or it belongs to a running process
             continue
-        except OSError as error:
-            yield f"{path.stem}: not sent: {error}", True
         except ValueError as error:
             kept = path.rename(path.with_suffix(_REFUSED))
             logger.warning("%s, so its records cannot be sent; they are kept in %s", error, kept)
@@ -310,6 +281,5 @@ def _upload(delivery: Delivery, uri: str) -> tuple[str, bool]:
     except Exception as error:  # object stores' libraries have their own exceptions
         return f"{name}: not sent: {short_message(error)}", True
     delivery.settle()
-    sent = ", ".join(f"{number} {kind}" for kind, number in delivery.sent.items()) or "nothing"
     refused = f"; {delivery.refused} refused, kept in {delivery.path.with_suffix(_REFUSED)}" if delivery.refused else ""
-    return f"{name}: sent {sent}{refused}", False
+    return f"{name}: sent{refused}", False

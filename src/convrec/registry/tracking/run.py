@@ -5,7 +5,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,11 @@ from convrec.registry.tracking.describe import (
     param_texts,
     read_versions,
     table_facts,
-    tag_texts,
     user_name,
     version_tags,
 )
 from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, now_ms, upload_left
-from convrec.registry.tracking.store import client_uri, connect, shown_uri, store_error
+from convrec.registry.tracking.store import connect, shown_uri, store_error, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Run:
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
         self._journal = Journal((root / FOLDER).resolve(), about)
-        self._delivery = Delivery(self._journal.path, client_uri(root))
+        self._delivery = Delivery(self._journal.path, tracking_uri(root))
         self._delivery.start()
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
@@ -64,7 +63,7 @@ class Run:
 
     def set_tags(self, tags: dict[str, str]) -> None:
         """Record tags; an existing tag of the same name is replaced."""
-        self._journal.append("tags", tags=tag_texts(tags))
+        self._journal.append("tags", tags=tags)
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
         """Record a file as it is now."""
@@ -96,9 +95,8 @@ class Run:
             self._journal.append("status", status=status)
         if not self._delivery.finish():
             logger.warning(
-                "not all records of run %s could be sent: the rest is buffered in %s, and is sent when the next run "
-                "starts, or by `convrec tracking sync`",
-                self.run_id,
+                "not all records could be sent: the rest is buffered in %s, and is sent when the next run starts, or "
+                "by `convrec tracking sync`",
                 self._journal.path,
             )
         self._journal.close(release=not self._delivery.is_alive())  # no second sender beside a slow one
@@ -126,9 +124,9 @@ def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, pa
     experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
     parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = tag_texts({"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag})
+    all_tags = {"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag}
     try:
-        client = mlflow.MlflowClient(client_uri())
+        client = mlflow.MlflowClient(tracking_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
     except MlflowException as error:
         raise store_error(error) from None
@@ -149,46 +147,27 @@ def _report_left(root: Path) -> None:
 @contextmanager
 def _ended(run: Run) -> Iterator[Run]:
     """Close the run at the end of the block as finished, failed, or killed."""
+    status = "FAILED"
     try:
         yield run
+        status = "FINISHED"
     except (KeyboardInterrupt, Stopped):
-        run.close("KILLED")
+        status = "KILLED"
         raise
-    except BaseException:
-        run.close("FAILED")
-        raise
-    run.close("FINISHED")
+    finally:
+        run.close(status)
 
 
 @contextmanager
-def _system_metrics(log_metrics: Callable[[dict[str, float], int], None]) -> Iterator[None]:
-    """Log `system/...` metrics in a background thread during the block, with the sample's number as the step.
-
-    The names, units and interval are MLflow's. Its own loop would end with the first lost server. A failed measurement
-    ends the samples with a warning, never the block.
-    """
-    stopped = threading.Event()
-
-    def sample() -> None:
-        try:
-            logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)  # it tells of a missing GPU
-            step, monitor = 0, SystemMetricsMonitor(run_id="")
-            while not stopped.wait(monitor.sampling_interval):
-                monitor.collect_metrics()
-                log_metrics({f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}, step)
-                for each in monitor.monitors:
-                    each.clear_metrics()
-                step += 1
-        except Exception as error:
-            logger.warning("system metrics are no longer recorded (%s)", error)
-
-    thread = threading.Thread(target=sample, name="convrec system metrics", daemon=True)
-    thread.start()
+def _system_metrics(run_id: str) -> Iterator[None]:
+    """Let MLflow record `system/...` metrics in a thread during the block; it stops if the server is lost."""
+    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
+    monitor = SystemMetricsMonitor(run_id, tracking_uri=tracking_uri())
+    monitor.start()
     try:
         yield
     finally:
-        stopped.set()
-        thread.join()
+        monitor.finish()
 
 
 @contextmanager
@@ -208,7 +187,7 @@ def stage_run(
     run = _open_run(stage, {"stage": stage, **tags}, params, parent)
     if run_file is not None:
         write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
-    with _ended(run), _system_metrics(run.log_metrics):
+    with _ended(run), _system_metrics(run.run_id):
         yield run
         if makes_data:
             run.set_tags(data_tags(Paths()))
@@ -237,9 +216,8 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
     It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
     finished run of the `whole` graph also gets the test metrics and the run's report.
     """
-    run = _open.pop(run_id)
+    run, files = _open.pop(run_id), read_versions(paths.root)
     try:
-        files = read_versions(paths.root)
         run.log_versions(files)
         description = {DESCRIPTION_TAG: summary} if summary else {}
         run.set_tags({**version_tags(files), **data_tags(paths), **description})
@@ -250,15 +228,16 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
             run.log_artifact(paths.results("evaluate"))
             run.log_artifact(paths.run_report)
     except BaseException:
-        run.close("FAILED")
+        status = "FAILED"
         raise
-    run.close(status)
+    finally:
+        run.close(status)
 
 
 def run_address(run_id: str) -> str | None:
     """Return the web address of a run; None for a local store, which `make ui` shows, or if the server is down."""
     try:
-        experiment = mlflow.MlflowClient(client_uri()).get_run(run_id).info.experiment_id
+        experiment = mlflow.MlflowClient(tracking_uri()).get_run(run_id).info.experiment_id
     except MlflowException:
         return None
     return shown_address(f"experiments/{experiment}/runs/{run_id}")
