@@ -122,7 +122,7 @@ class Serving:
     Args:
         model: A version or a folder that stays, as in `convrec recommend`; default: follow the champion.
         host: Address to listen on.
-        vllm_server: Address of a `convrec vllm-server` that decodes in place of this process, without scores.
+        vllm_server: Address of a `convrec vllm-server` that decodes in place of this process.
         max_requests: Requests waiting or being decoded; more get status 429.
         max_seconds: Longest time of a request; later it gets status 504.
         feedback: Database for answers and feedback; `none` records nothing; default: CONVREC_FEEDBACK_URL, else
@@ -275,10 +275,11 @@ def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"
 
         return partial(serve_on_server, url=check_url(options.vllm_server))
     from convrec.service.recommender import Recommender
-    from convrec.service.served import ServedModel
+    from convrec.service.served import Batcher, ServedModel
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
-        recommender = Recommender.of_files(files)
-        return ServedModel.of_recommender(version, recommender, options.batch_size, metrics.batch.observe)
+        recommender = Recommender.load(*files)
+        batcher = Batcher(recommender, options.batch_size, metrics.batch.observe)
+        return ServedModel(version, recommender.translator, batcher)
 
     return make_served

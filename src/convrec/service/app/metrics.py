@@ -25,9 +25,8 @@ class Metrics:
         self.experiment_failures = self._counter(
             "experiment_failures", "Questions that the challenger failed on and the champion answered"
         )
-        self.tokens = self._counter("generated_tokens", "Tokens of lists")
         self.seconds = self._histogram("recommend_seconds", "Time of an answer in seconds", _SECONDS)
-        self.batch = self._histogram("batch_size", "Lists in a decoding step", _ROWS)
+        self.batch = self._histogram("batch_size", "Lists decoded together", _ROWS)
         self._models = Gauge(
             "convrec_model", "1 for the version of each role", ["role", "version"], registry=self._registry
         )
