@@ -66,7 +66,7 @@ def test_a_title_in_html_is_shown_as_text(browser):
 
 def test_a_title_does_not_steer_the_terminal():
     steering = "\x1b]0;owned\x07\x1b[31mHeat\u202e"
-    for shown in (str(RecommendedList([Recommendation(1, steering, 1995, -1.0)])), "\n".join(_told(steering))):
+    for shown in (str(RecommendedList([Recommendation(1, steering, 1995)])), "\n".join(_told(steering))):
         assert "Heat" in shown and not set(shown) & set("\x1b\x07\u202e")
 
 
