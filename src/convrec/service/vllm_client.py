@@ -75,7 +75,7 @@ class ServerDecoder:
         self._url, self._name, self._trie, self._end, self._penalty = url, name, trie, end_token, repetition_penalty
         # One retry, also of a connection that the server closes just then; the service limits the time of a request.
         timeout = Timeout(None, connect=_CONNECT_SECONDS)
-        options = {"base_url": f"{url}/v1", "api_key": os.environ.get(KEY) or "none", "max_retries": 1}
+        options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": os.environ.get(KEY) or "none", "max_retries": 1}
         self._client, self._blocking = AsyncOpenAI(**options, timeout=timeout), OpenAI(**options, timeout=timeout)
         self._check()
 
