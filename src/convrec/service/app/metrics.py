@@ -16,7 +16,8 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         options: dict[str, Any] = {"namespace": "convrec", "registry": self._registry}
-        counter, histogram = partial(Counter, **options), partial(Histogram, **options)
+        counter: Callable[..., Counter] = partial(Counter, **options)
+        histogram: Callable[..., Histogram] = partial(Histogram, **options)
         self.requests = counter("requests", "Responses by path and status", ["path", "status"])
         self.answers = counter("answers", "Lists by version", ["version"])
         self.empty_answers = counter("empty_answers", "Answers without an item", ["version"])

@@ -31,7 +31,8 @@ class Span(NamedTuple):
 
 def wilson(count: int, n: int) -> Span:
     """Return a share with the interval of Wilson (JASA, 1927), which is also valid near 0 and 1."""
-    return Span(count / n, *map(float, binomtest(count, n).proportion_ci(method="wilson")), n)
+    low, high = binomtest(count, n).proportion_ci(method="wilson")
+    return Span(count / n, float(low), float(high), n)
 
 
 def clustered_error(influence: np.ndarray, persons: Sequence[str] | np.ndarray) -> float:
