@@ -82,15 +82,6 @@ def test_the_last_event_counts_even_within_a_microsecond(recording, store, now_a
     assert store.outcomes()["accepted"].all()
 
 
-def test_an_event_may_arrive_before_its_answer_from_another_service(recording, store, now_answer):
-    late = now_answer("heat")
-    for item in ("heat", "up"):  # the second one was not shown
-        recording.add_event(late.answer_id, "", item, "accepted")
-    until(lambda: recording.backlog == 0)
-    store.write([late], [])
-    assert store.outcomes().select("item_id", "accepted").rows() == [("heat", True)]
-
-
 def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     with closing(FeedbackRecorder(folder, url)) as recording:
