@@ -1,12 +1,13 @@
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from convrec.service.feedback.journal import Journal
-from convrec.service.feedback.records import EVENTS, Answer, Event, Shown, is_answer_id, new_answer_id
+from convrec.service.feedback.records import Answer, Event, EventName, Shown, is_answer_id, new_answer_id
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]))
 _times = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))
@@ -17,7 +18,7 @@ _answers = st.builds(
     *(_texts, _times, _texts | st.none(), _texts | st.none(), _texts | st.none(), st.floats(0, 1e6)),
     *(_messages | st.none(), st.lists(_shown).map(tuple)),
 )
-_events = st.builds(Event, _texts, _texts, _texts, _texts, st.sampled_from(EVENTS), _times)
+_events = st.builds(Event, _texts, _texts, _texts, _texts, st.sampled_from(get_args(EventName)), _times)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)

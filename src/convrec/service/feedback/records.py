@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from uuid import UUID
 
 EventName = Literal["accepted", "rejected", "clicked", "watched", "hidden", "withdrawn"]
-EVENTS: tuple[EventName, ...] = get_args(EventName)
 # The last of these is an item's state; `clicked` and `watched` are facts beside it.
 STATES: tuple[EventName, ...] = ("accepted", "rejected", "hidden", "withdrawn")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
