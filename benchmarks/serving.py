@@ -199,9 +199,6 @@ def main() -> None:
         command += ["--max-requests", str(_CAPACITY), "--feedback", f"sqlite:///{folder}/feedback.db"]
         with server(command, f"{url}/ready", log) as process:
             own = measured("`convrec serve`", lambda messages: {"messages": messages}, f"{url}/recommend", given)
-            scored = measured(
-                "the same, `scores`", lambda own: {"messages": own, "scores": True}, f"{url}/recommend", given
-            )
             overload(f"{url}/recommend", psutil.Process(process.pid), given)
         port = free_port()
         url = f"http://127.0.0.1:{port}"
@@ -212,7 +209,6 @@ def main() -> None:
     measured("plain transformers", None, "", given)
     ratio = own.throughput / mlflow.throughput
     _print(f"{ratio:.1f} times the throughput of `mlflow models serve` at {CLIENTS[-1]} clients")
-    _print(f"{scored.throughput / mlflow.throughput:.1f} times with scores, which that always computes")
     if ratio < LEAST_RATIO:
         sys.exit(f"limit: {LEAST_RATIO:g}")
 

@@ -66,7 +66,7 @@ def test_convrec_alone_says_where_to_begin(cli):
         (["score", "--predictions", "x", "--protocol", "y"], 'Choose from: "evaluation", "reward".'),
         (["data"], "convrec data: a subcommand is missing;"),
         (["monitor", "--until", "2022-04-04T12:00+02:00"], "for --until. Give the time in UTC, without an offset."),
-        (["feedback", "prune", "--older-than=-5d"], "for --older-than: Give days or weeks, such as 180d or 26w."),
+        (["feedback", "prune", "--days=-5"], 'Invalid value "-5" for --days. Must be >= 1.'),
         (["serve", "--max-seconds", "1_000"], 'for --max-seconds: unable to convert "1_000" into int.'),
         (["compare", "--algorithms", "grpo", "--steps", "0x10"], 'for --steps: unable to convert "0x10" into int'),
     ],

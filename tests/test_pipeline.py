@@ -155,10 +155,10 @@ def test_the_champion_answers_conversations(client):
     questions = ["User: I loved Heat", "User: a space film\nAssistant: sure\nUser: from the 80s"]
     questions.append("User: a heist film\nAssistant: sure\n" * 10_000 + questions[1])
     answers = recommender.predict(questions, params={"n": 6, "deny": ["Alien"]})
-    assert list(answers.columns) == ["query", "rank", "title", "year", "score"]
+    assert list(answers.columns) == ["query", "rank", "title", "year"]
     assert answers["query"].tolist() == [0] * 6 + [1] * 6 + [2] * 6
     assert answers["rank"].tolist() == [1, 2, 3, 4, 5, 6] * 3
-    assert not answers.duplicated(["query", "title", "year"]).any() and (answers["score"] < 0).all()
+    assert not answers.duplicated(["query", "title", "year"]).any()
     assert "Alien" not in set(answers["title"]) and "Heat" not in set(answers["title"][:6])
     assert len(recommender.predict(questions[0])) == 20
     assert len(recommender.predict(questions[0], params={"n": 2, "allow": ["Dune", "Alien", "Heat"]})) == 2

@@ -64,5 +64,5 @@ def test_a_title_in_html_is_shown_as_text(browser):
 
 def test_a_title_does_not_steer_the_terminal():
     steering = "\x1b]0;owned\x07\x1b[31mHeat\u202e"
-    shown = str(RecommendedList([Recommendation(1, steering, 1995, -1.0)]))
+    shown = str(RecommendedList([Recommendation(1, steering, 1995)]))
     assert "Heat" in shown and not set(shown) & set("\x1b\x07\u202e")

@@ -6,6 +6,7 @@ from typing import Any
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.lists import ListSettings
 from convrec.service.recommender import Recommender
+from convrec.service.served import Batcher, ServedModel
 from convrec.training.embedded import make_model, train_tokenizer
 from tests.generation.small import save, sizes
 
@@ -28,6 +29,11 @@ def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: ListSe
     """Return a recommender whose model was never trained."""
     tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
     return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings)
+
+
+def served(version: str, recommender: Recommender) -> ServedModel:
+    """Return a version that decodes up to eight lists together."""
+    return ServedModel(version, recommender.translator, Batcher(recommender, 8))
 
 
 def save_model(folder: Path, seed: int = 0, **options: Any) -> Path:

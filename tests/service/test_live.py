@@ -2,13 +2,15 @@
 
 import asyncio
 import threading
+import time
+import weakref
 
 import pytest
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.live import LiveModels
 from convrec.service.served import ServedModel
-from tests.service.recommending import make_recommender
+from tests.service.recommending import make_recommender, served
 
 RECOMMENDER = make_recommender()
 
@@ -31,9 +33,9 @@ class Registry:
         self.loaded.append(version)
         if version in self.broken:
             raise self.broken[version]
-        served = ServedModel.of_recommender(version, RECOMMENDER, 4)
-        served.warm()
-        return served
+        model = served(version, RECOMMENDER)
+        model.warm()
+        return model
 
 
 @pytest.fixture
@@ -52,17 +54,19 @@ def _version(models: LiveModels) -> str:
     return models.roles["champion"].version
 
 
-def test_a_used_version_answers_until_its_last_request_and_is_then_closed(models, registry):
-    models.update()
-    with models.using() as before:
-        registry.champion = "2"
-        models.update()
-        assert _version(models) == "2" and registry.loaded == ["1", "2"]
-        answered = asyncio.run(before["champion"].ask("a film", n=3))
-        assert len(answered.items) == 3 and before["champion"].version == "1"
-        closing = before["champion"].decoder
-    closing._thread.join(30)
-    assert not closing.is_alive and models.is_ready
+def test_a_used_version_answers_until_its_last_request_and_is_then_freed(models, registry):
+    models.start(is_required=True)
+    before = models.current()
+    registry.champion = "2"
+    while _version(models) != "2":
+        time.sleep(0.005)
+    answered = asyncio.run(before["champion"].ask("a film", n=3))
+    assert len(answered.items) == 3 and before["champion"].version == "1" and registry.loaded == ["1", "2"]
+    freed = threading.Event()
+    weakref.finalize(before["champion"], freed.set)
+    del before
+    assert freed.wait(30) and models.is_ready
+    models.close()
     registry.champion = "1"
     models.update()
     assert _version(models) == "1" and registry.loaded == ["1", "2", "1"]
@@ -109,5 +113,5 @@ def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models
     with pytest.raises(InputError, match="weights: damaged"):
         models.start(is_required=True)
     assert not models.is_ready
-    with pytest.raises(Unavailable, match="no model is loaded yet"), models.using():
-        pass
+    with pytest.raises(Unavailable, match="no model is loaded yet"):
+        models.current()

@@ -1,11 +1,11 @@
 """Lists by a vLLM server: vLLM's own on a CPU, and faults of servers by a stand-in."""
 
+import asyncio
 import os
 import re
 import signal
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from convrec.generation.engine import TokenIds
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry.recommenders import open_recommender
 from convrec.service.app.service import Limits
@@ -23,6 +24,7 @@ from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
 from tests.service.app.process import Service, running_service
 from tests.service.app.serving import answer, make_service, serve
+from tests.service.recommending import SETTINGS
 from tests.service.vllm_stand_in import RECOMMENDER, StandIn
 from tests.small_project import ROOT
 
@@ -46,15 +48,13 @@ def stand_in() -> Iterator[StandIn]:
 
 
 @pytest.fixture
-def decoder(stand_in, monkeypatch) -> Iterator[ServerDecoder]:
+def decoder(stand_in, monkeypatch) -> ServerDecoder:
     monkeypatch.setenv("VLLM_API_KEY", "secret")
-    made = _decoder(stand_in)
-    yield made
-    made.close()
+    return _decoder(stand_in)
 
 
 def _decoder(server: StandIn) -> ServerDecoder:
-    end, penalty = TRANSLATOR.tokenizer.eos_token_id, RECOMMENDER.settings.repetition_penalty
+    end, penalty = TRANSLATOR.tokenizer.eos_token_id, SETTINGS.repetition_penalty
     return ServerDecoder(server.url, NAME, TRANSLATOR.trie, end, penalty)
 
 
@@ -80,13 +80,10 @@ def _expected(question, recommender=RECOMMENDER) -> list[str]:
 
 
 def test_a_server_gives_the_lists_of_the_recommender(stand_in, decoder):
-    stand_in.may_answer.clear()
-    futures = [decoder.submit(_prepare(**question)) for question in QUESTIONS]
-    _wait(lambda: stand_in.begun == len(QUESTIONS))
-    assert decoder.num_running == len(QUESTIONS) and decoder.num_waiting == 0
-    stand_in.may_answer.set()
-    assert [_lines(future.result(30)) for future in futures] == [_expected(question) for question in QUESTIONS]
-    _wait(lambda: decoder.num_running == 0)
+    async def ask_all() -> list[TokenIds]:
+        return await asyncio.gather(*(decoder.complete(_prepare(**question)) for question in QUESTIONS))
+
+    assert [_lines(tokens) for tokens in asyncio.run(ask_all())] == [_expected(question) for question in QUESTIONS]
     assert stand_in.headers["authorization"] == "Bearer secret"
 
 
@@ -104,39 +101,33 @@ def test_a_server_that_fails_is_unavailable(stand_in, decoder, change, words):
     for name, value in change.items():
         setattr(stand_in, name, value)
     with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .*{words}.*; start `convrec vllm-"):
-        decoder.submit(_prepare()).result(30)
+        decoder.warm(_prepare())
     assert decoder.is_alive == ("is_cut" in change)
 
 
 def test_a_rejected_request_is_a_defect_and_another_version_is_refused(stand_in, decoder):
     stand_in.status = 400
     with pytest.raises(RuntimeError, match="rejects the request: .*told to fail"):
-        decoder.submit(_prepare()).result(30)
+        decoder.warm(_prepare())
     stand_in.name, stand_in.status = "convrec-other", 200
     with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .it serves convrec-other"):
         _decoder(stand_in)
 
 
-def test_a_cancelled_request_leaves_its_server_and_others_are_finished(stand_in, decoder):
-    stand_in.may_answer.clear()
-    future = decoder.submit(_prepare())
-    _wait(lambda: stand_in.begun == 1)
-    assert future.cancel()
-    _wait(lambda: stand_in.left == 1)
-    assert decoder.num_running == 0 and decoder.is_alive
-    future = decoder.submit(_prepare())
-    _wait(lambda: stand_in.begun == 2)
-    closing = threading.Thread(target=decoder.close)
-    closing.start()
-    stand_in.may_answer.set()
-    closing.join(30)
-    assert len(_lines(future.result(0))) == 3, "closing finishes what was asked"
-    with pytest.raises(RuntimeError, match="the engine is closed"):
-        decoder.submit(_prepare())
+def test_a_cancelled_request_leaves_its_server(stand_in, decoder):
+    async def ask_and_leave() -> None:
+        stand_in.may_answer.clear()
+        asked = asyncio.create_task(decoder.complete(_prepare()))
+        await asyncio.to_thread(_wait, lambda: stand_in.begun == 1)
+        asked.cancel()
+        await asyncio.to_thread(_wait, lambda: stand_in.left == 1)
+
+    asyncio.run(ask_and_leave())
+    assert decoder.is_alive
 
 
 def test_the_service_is_not_ready_and_answers_503_until_the_server_is_back(stand_in, decoder):
-    service = make_service({"champion": ServedModel("1", TRANSLATOR, decoder, None)}, limits=Limits())
+    service = make_service({"champion": ServedModel("1", TRANSLATOR, decoder)}, limits=Limits())
     with serve(service) as running:
         assert running.get("/ready")[0] == 200
         stand_in.stop()

@@ -31,7 +31,7 @@ def open_recommender(name: str) -> Recommender:
 
     Raises `InputError` if there is no such version, or the folder contains no model (`find_model`).
     """
-    return Recommender.of_files(find_model(name))
+    return Recommender.load(*find_model(name))
 
 
 def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
@@ -96,9 +96,5 @@ class RegistrySource:
         name = f"models:/{MODEL_NAME}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
             served = self._make_served(version, find_model(name, Path(folder)))
-        try:
-            served.warm()
-        except BaseException:
-            served.close()
-            raise
+        served.warm()
         return served

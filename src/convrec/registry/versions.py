@@ -91,7 +91,7 @@ def model_signature() -> ModelSignature:
     year = ColSpec(DataType.long, "year", required=False)
     columns = [(DataType.long, "query"), (DataType.long, "rank"), (DataType.string, "title")]
     return ModelSignature(
-        outputs=Schema([*(ColSpec(*column) for column in columns), year, ColSpec(DataType.double, "score")]),
+        outputs=Schema([*(ColSpec(*column) for column in columns), year]),
         params=ParamSchema(
             [
                 ParamSpec("n", DataType.long, LIST_LENGTH),

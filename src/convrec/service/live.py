@@ -1,12 +1,12 @@
 """The models that a service holds: they follow what their source wants, while requests are answered."""
 
+import gc
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.served import ServedModel
@@ -46,10 +46,9 @@ class LiveModels:
     ):
         self._source, self._poll_seconds, self._on_failure = source, poll_seconds, on_failure
         self.roles: dict[str, ServedModel] = {}  # the one that answers by default first; empty before it is loaded
-        self._users: Counter[ServedModel] = Counter()
+        self._left: WeakSet[ServedModel] = WeakSet()  # without a role, until their last requests are answered
         self._retry_at: dict[str, float] = {}
         self._error: Exception | None = None  # of the first version that failed to load
-        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="models", daemon=True)
 
@@ -62,11 +61,10 @@ class LiveModels:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following, and free the models after their last requests."""
+        """Stop following."""
         self._stopped.set()
         if self._thread.ident is not None:
             self._thread.join()
-        self._assign({})
 
     @property
     def versions(self) -> dict[str, str]:
@@ -78,20 +76,14 @@ class LiveModels:
         """Whether a model is loaded, and the engines of all models work."""
         return bool(self.roles) and all(model.decoder.is_alive for model in self.roles.values())
 
-    @contextmanager
-    def using(self) -> Iterator[dict[str, ServedModel]]:
-        """Hold the current models during the block, whatever the source wants meanwhile. Raises `Unavailable`."""
-        with self._lock:
-            roles = self.roles
-            if not roles:
-                raise Unavailable("no model is loaded yet; try again later")
-            self._users.update(roles.values())
-        try:
-            yield roles
-        finally:
-            with self._lock:
-                self._users.subtract(roles.values())
-            self._free()
+    def current(self) -> dict[str, ServedModel]:
+        """Return the models by role; who holds them can use them, whatever the source wants meanwhile.
+
+        Raises `Unavailable` if there is none.
+        """
+        if not self.roles:
+            raise Unavailable("no model is loaded yet; try again later")
+        return self.roles
 
     def update(self) -> None:
         """Load and assign what the source wants now. Raises `InputError` or `Unavailable` if that is not known."""
@@ -106,26 +98,14 @@ class LiveModels:
                     self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
                     text = "version %s cannot be served (%s); the models so far stay, next try in %d s"
                     _log(error, text, version, error, RETRY_SECONDS)
-        roles = {role: held.get(version) or self.roles.get(role) for role, version in wanted.items()}
-        self._assign({role: model for role, model in roles.items() if model is not None})
-
-    def _assign(self, roles: dict[str, ServedModel]) -> None:
-        with self._lock:
-            for role, model in roles.items():
-                if self.roles.get(role) is not model:
-                    logger.info("%s is version %s", role, model.version)
-                self._users[model] += 0  # known from now on
-            self.roles = roles
-        self._free()
-
-    def _free(self) -> None:
-        """Close the models without a role that nobody uses any more."""
-        with self._lock:
-            unused = [model for model, num in self._users.items() if not num and model not in self.roles.values()]
-            for model in unused:
-                del self._users[model]
-        for model in unused:  # in a thread: an event loop must not wait for it
-            threading.Thread(target=model.close, name="closing").start()
+        found = {role: held.get(version) or self.roles.get(role) for role, version in wanted.items()}
+        roles = {role: model for role, model in found.items() if model is not None}
+        for role, model in roles.items():
+            if self.roles.get(role) is not model:
+                logger.info("%s is version %s", role, model.version)
+        self._left.update(self.roles.values())
+        self.roles = roles
+        self._left.difference_update(roles.values())
 
     def _follow(self) -> None:
         problem = ""  # as last logged
@@ -137,6 +117,8 @@ class LiveModels:
                 if str(error) != problem:
                     _log(error, "the models stay as they are: %s", error)
                 problem = str(error)
+            if self._left:
+                gc.collect()  # their modules refer to each other
             self._stopped.wait(self._poll_seconds)
 
 

@@ -13,11 +13,11 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 logger = logging.getLogger(__name__)
 
 _INPUTS = ("messages", "conversation")
-COLUMNS = ["query", "rank", "title", "year", "score"]
+COLUMNS = ["query", "rank", "title", "year"]
 
 
 class ListModel(PythonModel):
-    """Answers conversations with rows of query (index of the conversation, from 0), rank, title, year and score."""
+    """Answers conversations with rows of query (index of the conversation, from 0), rank, title and year."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load checkpoint and catalog."""
@@ -56,7 +56,7 @@ class ListModel(PythonModel):
         except Exception as error:
             logger.exception("the model failed")
             raise MlflowException("the model failed; see the server's log", INTERNAL_ERROR) from error
-        rows = [(query, r.rank, r.title, r.year, r.score) for query, answer in enumerate(lists) for r in answer]
+        rows = [(query, r.rank, r.title, r.year) for query, answer in enumerate(lists) for r in answer]
         return pd.DataFrame(rows, columns=COLUMNS).astype({"year": "Int64"})
 
 

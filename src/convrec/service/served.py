@@ -1,6 +1,9 @@
 """A model that answers many requests at once."""
 
 import asyncio
+import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -8,95 +11,95 @@ from typing import Any, NamedTuple, Protocol
 
 from convrec.data.catalog import Item
 from convrec.generation.engine import TokenIds
-from convrec.service.batching import Batcher
 from convrec.service.reasons import Reasons
-from convrec.service.recommender import ItemScorer, Recommender
-from convrec.service.translation import Conversation, Filters, Messages, Prepared, Translator
+from convrec.service.recommender import Recommender
+from convrec.service.translation import Conversation, Messages, Prepared, Translator
 
-_WARM_SECONDS = 600  # for the first list, in which a GPU compiles
+logger = logging.getLogger(__name__)
+
+_GATHER_SECONDS = 0.005  # clients that have their lists of one batch ask again at nearly the same time
 
 
 class Decoder(Protocol):
-    """Decodes the lists of a version: in this process, or on a server.
+    """Decodes the lists of a version: in this process, or on a server. It is freed once nobody refers to it."""
 
-    Its properties say whether requests are answered, how many wait in this process, and how many are decoded.
+    async def complete(self, asked: Prepared) -> TokenIds:
+        """Return the completion of a request, up to its end token or beyond."""
+
+    def warm(self, asked: Prepared) -> TokenIds:
+        """Return the completion of a first request, in the calling thread; raise what fails."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests are answered."""
+
+
+class Batcher:
+    """Decodes in a thread: what has come while a batch was decoded is the next batch, in order of arrival.
+
+    A request that is cancelled while it waits is not decoded. `on_batch` is called with the size of each batch.
     """
 
-    def submit(self, asked: Prepared) -> Future[TokenIds]:
-        """Return the future completion of a request, up to its end token or beyond.
+    is_alive = True
 
-        A request whose future is cancelled, waiting or running, is not computed further. Raises `RuntimeError` after
-        `close`.
-        """
+    def __init__(self, recommender: Recommender, max_rows: int, on_batch: Callable[[int], None] = lambda size: None):
+        self._recommender, self._max_rows, self._on_batch = recommender, max_rows, on_batch
+        self._waiting: deque[tuple[Prepared, Future[TokenIds]]] = deque()
+        self._thread = ThreadPoolExecutor(1, "decoding")
 
-    @property
-    def is_alive(self) -> bool: ...
+    async def complete(self, asked: Prepared) -> TokenIds:
+        completion: Future[TokenIds] = Future()
+        self._waiting.append((asked, completion))
+        self._thread.submit(self._decode)
+        return await asyncio.wrap_future(completion)
 
-    @property
-    def num_waiting(self) -> int: ...
+    def warm(self, asked: Prepared) -> TokenIds:
+        return self._recommender.complete([asked])[0]
 
-    @property
-    def num_running(self) -> int: ...
-
-    def close(self) -> None:
-        """Finish all requests, then free the memory; no request is accepted any more."""
+    def _decode(self) -> None:
+        if self._waiting:
+            time.sleep(_GATHER_SECONDS)
+        batch: list[tuple[Prepared, Future[TokenIds]]] = []
+        while self._waiting and len(batch) < self._max_rows:
+            asked, completion = self._waiting.popleft()
+            if completion.set_running_or_notify_cancel():
+                batch.append((asked, completion))
+        if not batch:  # an earlier call has decoded them
+            return
+        self._on_batch(len(batch))
+        try:
+            for (_, completion), tokens in zip(
+                batch, self._recommender.complete([own for own, _ in batch]), strict=True
+            ):
+                completion.set_result(tokens)
+        except Exception as error:
+            logger.exception("decoding failed")
+            for _, completion in batch:
+                completion.set_exception(error)
 
 
 class Answered(NamedTuple):
-    """A list with the conversation and the filters that it answers, and what it took."""
+    """A list with the conversation that it answers."""
 
     messages: Messages
     items: list[Item]
-    scores: list[float] | None
-    num_tokens: int
-    filters: Filters
 
 
 class ServedModel:
     """A version with its engine. `version` is its number in the registry, or the name that it was opened by."""
 
-    def __init__(self, version: str, translator: Translator, decoder: Decoder, scorer: ItemScorer | None):
+    def __init__(self, version: str, translator: Translator, decoder: Decoder):
         self.version, self.translator, self.decoder = version, translator, decoder
         self.reasons = Reasons(translator.catalog, translator.mentions)
-        self._scorer = scorer
         self._texts = ThreadPoolExecutor(1, "texts")  # the event loop goes on while a conversation is read
-
-    @classmethod
-    def of_recommender(
-        cls, version: str, recommender: Recommender, max_rows: int, on_step: Callable[[int], None] = lambda tokens: None
-    ) -> "ServedModel":
-        """Return the model of a recommender, with continuous batching by transformers."""
-        translator = recommender.translator
-        end, penalty = translator.tokenizer.eos_token_id, recommender.settings.repetition_penalty
-        batcher = Batcher(recommender.model, translator.trie, end, penalty, max_rows, on_step)
-        return cls(version, translator, batcher, recommender.scorer)
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether the engine can score the items of a list."""
-        return self._scorer is not None
 
     def warm(self) -> None:
         """Decode a first list, which also shows that the engine works; raise what fails."""
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
-        self.translator.items(self.decoder.submit(asked).result(_WARM_SECONDS))
+        self.translator.items(self.decoder.warm(asked))
 
-    async def ask(self, conversation: Conversation, with_scores: bool = False, **options: Any) -> Answered:
-        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors.
-
-        If the task is cancelled, the list is not decoded further.
-        """
-        loop = asyncio.get_running_loop()
+    async def ask(self, conversation: Conversation, **options: Any) -> Answered:
+        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors."""
         prepare = partial(self.translator.prepare, [conversation], **options)
-        (asked,) = await loop.run_in_executor(self._texts, prepare)
-        tokens = await asyncio.wrap_future(self.decoder.submit(asked))
-        items, scores = self.translator.items(tokens), None
-        if with_scores and self._scorer is not None:
-            (scores,) = await asyncio.to_thread(self._scorer.scores, [asked.prompt], [tokens], [items])
-        return Answered(asked.messages, items, scores, len(tokens), asked.filters)
-
-    def close(self) -> None:
-        """Finish the requests of the engine, and free its memory."""
-        self.decoder.close()
-        self._texts.shutdown()
-        self._scorer = None
+        (asked,) = await asyncio.get_running_loop().run_in_executor(self._texts, prepare)
+        return Answered(asked.messages, self.translator.items(await self.decoder.complete(asked)))

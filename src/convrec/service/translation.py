@@ -3,7 +3,6 @@
 import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +31,7 @@ class NoList(RuntimeError):
     """A completion is not a list of items, which the constraint makes impossible."""
 
 
-@dataclass(frozen=True)
-class ModelFiles:
+class ModelFiles(NamedTuple):
     """A Hugging Face folder, the catalog as Parquet, and how lists are decoded."""
 
     checkpoint: Path
@@ -48,21 +46,12 @@ class ModelFiles:
         return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
 
 
-class Filters(NamedTuple):
-    """The ids of the items that a user denies, and of those that alone are allowed (None: all)."""
-
-    denied: tuple[str, ...] = ()
-    allowed: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A conversation that is ready for an engine: its prompt's tokens, and the list to decode."""
 
     messages: Messages
     prompt: TokenIds
     request: ListRequest
-    filters: Filters
 
 
 class Translator:
@@ -101,14 +90,7 @@ class Translator:
         with self.lock:
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        ids = [
-            None if own is None else tuple(self.catalog.items[i].id for i in sorted(own)) for own in (denied, allowed)
-        ]
-        filters = Filters(ids[0] or (), ids[1])
-        return [Prepared(*parts, filters) for parts in zip(turns, prompts, requests, strict=True)]
-
-    def _ids(self, indices: set[int]) -> tuple[str, ...]:
-        return tuple(self.catalog.items[index].id for index in sorted(indices))
+        return [Prepared(*parts) for parts in zip(turns, prompts, requests, strict=True)]
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.
@@ -191,26 +173,22 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     Raises `InputError` for anything else and for an empty conversation; `place` is its number in the message.
     """
     where = f"conversation {place}"
-    if isinstance(value, str):
-        messages = messages_of(value)
-    elif isinstance(value, Sequence):
-        messages = [_message(message, where) for message in value]
-    else:
+    if not isinstance(value, Sequence):
         raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
+    messages = messages_of(value) if isinstance(value, str) else [_message(message, where) for message in value]
     if not all(is_clean(message["content"]) for message in messages):
         raise InputError(f"{where}: contains a NUL, or text that is not UTF-8; give UTF-8 text")
     messages = [message for message in messages if message["content"].strip()]
-    if not any(message["role"] != "system" for message in messages):
+    if all(message["role"] == "system" for message in messages):
         raise InputError(f"{where}: it is empty; give at least one user turn")
     return messages
 
 
 def _message(message: Any, where: str) -> dict[str, str]:
-    role, content = (message.get(key) if isinstance(message, Mapping) else None for key in ("role", "content"))
-    known = usable_role(role)
-    if known is None or not isinstance(content, str):
-        raise InputError(
-            f"{where}: {message!r:.60} is not a message; give {{'role': ROLE, 'content': 'words'}} with a role of "
-            f"{', '.join(ROLES)}"
-        )
-    return {"role": known, "content": content}
+    match message:
+        case {"role": role, "content": str(content)} if known := usable_role(role):
+            return {"role": known, "content": content}
+    raise InputError(
+        f"{where}: {message!r:.60} is not a message; give {{'role': ROLE, 'content': 'words'}} with a role of "
+        f"{', '.join(ROLES)}"
+    )

@@ -1,14 +1,13 @@
 """Decoding on a vLLM server, which `convrec vllm-server` starts; this process needs neither vLLM nor a GPU."""
 
-import asyncio
 import os
-import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
-from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAIError, Timeout
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI, OpenAIError, Timeout
+from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from convrec.generation.constraint import CatalogTrie
@@ -25,8 +24,6 @@ KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
 _ANSWER_SECONDS = 10.0  # within which a server tells its model
 _CONNECT_SECONDS = 5.0
 _PROMPT_LENGTH = 1024  # tokens of a prompt, where the model's settings have no limit
-_BAD_ANSWER = (OpenAIError, LookupError, TypeError, AttributeError, ValueError)  # also of a server that is not vLLM's
-T = TypeVar("T")
 
 
 def check_url(url: str) -> str:
@@ -70,103 +67,67 @@ def vllm_translator(files: ModelFiles) -> Translator:
 class ServerDecoder:
     """Decodes on the server that serves the model `name`.
 
-    Cancelling a request closes its connection, at which vLLM drops the list. All requests are made in an event loop of
-    its own, in a thread.
+    Cancelling a request closes its connection, at which vLLM drops the list.
     """
 
     def __init__(self, url: str, name: str, trie: CatalogTrie, end_token: int, repetition_penalty: float):
         """Raise `Unavailable` if the server does not serve the model."""
         self._url, self._name, self._trie, self._end, self._penalty = url, name, trie, end_token, repetition_penalty
-        self._requests: set[Future[TokenIds]] = set()
-        self._checks: set[Future[None]] = set()
-        self._lock, self._is_closing = threading.Lock(), False
-        self._client = AsyncOpenAI(
-            base_url=f"{url}/v1",
-            api_key=os.environ.get(KEY) or "none",
-            max_retries=1,  # also of a connection that the server closes just then
-            timeout=Timeout(None, connect=_CONNECT_SECONDS),  # the service limits the time of a request
-        )
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-client", daemon=True)
-        self._thread.start()
-        try:
-            self._start(self._check(), self._checks).result()
-        except BaseException:
-            self.close()
-            raise
+        # One retry, also of a connection that the server closes just then; the service limits the time of a request.
+        timeout = Timeout(None, connect=_CONNECT_SECONDS)
+        options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": os.environ.get(KEY) or "none", "max_retries": 1}
+        self._client, self._blocking = AsyncOpenAI(**options, timeout=timeout), OpenAI(**options, timeout=timeout)
+        self._check()
 
-    def submit(self, asked: Prepared) -> Future[TokenIds]:
-        return self._start(self._complete(asked), self._requests)
+    async def complete(self, asked: Prepared) -> TokenIds:
+        with self._reported():
+            answer = await self._client.completions.create(**self._request(asked))
+            return self._tokens(answer)
 
-    def _start(self, work: Coroutine[Any, Any, T], started: set[Future[T]]) -> Future[T]:
-        """Run `work` in the loop; `close` waits for what was started."""
-        with self._lock:
-            if self._is_closing:
-                work.close()
-                raise RuntimeError("the engine is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-            started.add(future)
-        future.add_done_callback(started.discard)
-        return future
+    def warm(self, asked: Prepared) -> TokenIds:
+        with self._reported():
+            return self._tokens(self._blocking.completions.create(**self._request(asked)))
 
     @property
     def is_alive(self) -> bool:
         """Whether the server serves the model; asks it."""
         try:
-            self._start(self._check(), self._checks).result()
-        except RuntimeError:  # Unavailable, or closed
+            self._check()
+        except Unavailable:
             return False
         return True
 
-    @property
-    def num_waiting(self) -> int:
-        return 0  # requests wait in vLLM's queue
-
-    @property
-    def num_running(self) -> int:
-        return len(self._requests)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._is_closing:
-                return
-            self._is_closing = True
-        started: set[Future[Any]] = {*self._requests, *self._checks}
-        wait(started)
-        asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _check(self) -> None:
+    def _check(self) -> None:
         """Raise `Unavailable` if the server does not serve the model."""
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                names = [model.id async for model in self._client.models.list()]
-        except TimeoutError:
-            raise self._unavailable(f"no answer within {_ANSWER_SECONDS:g} s") from None
-        except _BAD_ANSWER as error:
-            raise self._unavailable(error) from None
-        if self._name not in names:
-            raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
+        with self._reported():
+            names = [model.id for model in self._blocking.models.list(timeout=_ANSWER_SECONDS)]
+            if self._name not in names:
+                raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
 
-    async def _complete(self, asked: Prepared) -> TokenIds:
-        """Return the completion of a request, with its end token."""
+    def _request(self, asked: Prepared) -> dict[str, Any]:
         options = {
             "return_token_ids": True,
             "vllm_xargs": request_options(asked.request),
             **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
         }
-        try:
-            answer = await self._client.completions.create(model=self._name, prompt=asked.prompt, extra_body=options)
-            tokens = (answer.choices[0].model_extra or {})["token_ids"]
-        except BadRequestError as error:
-            raise RuntimeError(f"{self._url} rejects the request: {error}") from None
-        except _BAD_ANSWER as error:
-            raise self._unavailable(error) from None
+        return {"model": self._name, "prompt": asked.prompt, "extra_body": options}
+
+    def _tokens(self, answer: Completion) -> TokenIds:
+        """Return the tokens of a completion, with its end token."""
+        tokens = (answer.choices[0].model_extra or {})["token_ids"]
         if not tokens or tokens[-1] != self._end:
             raise self._unavailable("it has stopped in the middle of a list")
         return tokens
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Raise `Unavailable` in place of an error of the client, or of an answer that is not vLLM's."""
+        try:
+            yield
+        except BadRequestError as error:
+            raise RuntimeError(f"{self._url} rejects the request: {error}") from None
+        except (OpenAIError, LookupError, TypeError, AttributeError, ValueError) as error:
+            raise self._unavailable(error) from None
 
     def _unavailable(self, reason: Exception | str) -> Unavailable:
         hint = f"; {KEY} must be that of the server" if isinstance(reason, AuthenticationError) else ""
@@ -182,4 +143,4 @@ def serve_on_server(version: str, files: ModelFiles, url: str) -> ServedModel:
     """
     translator, name = vllm_translator(files), served_name(files)
     end, penalty = translator.tokenizer.eos_token_id, files.settings.repetition_penalty
-    return ServedModel(version, translator, ServerDecoder(url, name, translator.trie, end, penalty), None)
+    return ServedModel(version, translator, ServerDecoder(url, name, translator.trie, end, penalty))

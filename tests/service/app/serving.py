@@ -16,6 +16,7 @@ from convrec.service.feedback import FeedbackRecorder
 from convrec.service.live import LiveModels
 from convrec.service.recommender import Recommender
 from convrec.service.served import ServedModel
+from tests.service.recommending import served
 
 
 class Fixed:
@@ -35,14 +36,10 @@ def make_service(
     models: Mapping[str, Recommender | ServedModel],
     recorder: FeedbackRecorder | None = None,
     limits: Limits = Limits(),  # noqa: B008  (frozen)
-    rows: int = 8,
 ) -> Service:
     """Return a service with these models by role; a recommender's version is the name of its role."""
-    served = {
-        role: model if isinstance(model, ServedModel) else ServedModel.of_recommender(role, model, rows)
-        for role, model in models.items()
-    }
-    live = LiveModels(Fixed(served))
+    made = {role: model if isinstance(model, ServedModel) else served(role, model) for role, model in models.items()}
+    live = LiveModels(Fixed(made))
     live.update()
     return Service(live, limits, Metrics(), recorder)
 

@@ -19,9 +19,9 @@ from convrec.service.feedback.store import FeedbackStore
 from convrec.service.live import LiveModels
 from convrec.service.recommender import Recommender
 from convrec.service.served import ServedModel
-from convrec.service.translation import ModelFiles
 from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
 from tests.service.app.serving import serve
+from tests.service.recommending import served
 
 USERS = [f"user {number}" for number in range(10)]
 
@@ -59,17 +59,17 @@ def url(folder) -> str:
 def http(client, folder, url) -> Iterator[httpx.Client]:
     """A client of a service that follows the registry and records feedback."""
 
-    def make_served(version: str, files: ModelFiles) -> ServedModel:
-        return ServedModel.of_recommender(version, Recommender.of_files(files), 8)
-
-    metrics, source = Metrics(), RegistrySource(None, "none", make_served)
+    metrics, source = (
+        Metrics(),
+        RegistrySource(None, "none", lambda version, files: served(version, Recommender.load(*files))),
+    )
     models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
     models.start(is_required=True)
     recorder = FeedbackRecorder(folder / "journal", url)
     service = Service(models, Limits(), metrics, recorder, lambda: source.experiment)
     with (
-        serve(service, has_page=False) as served,
-        httpx.Client(base_url=f"http://127.0.0.1:{served.port}", timeout=30) as http,
+        serve(service, has_page=False) as running,
+        httpx.Client(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as http,
     ):
         yield http
     recorder.close()

@@ -40,19 +40,14 @@ def test_a_file_without_keys_is_rejected(tmp_path, content, message):
         Keys(tmp_path / "keys")
 
 
-def test_what_tells_of_users_needs_a_key_within_its_own_rate(tmp_path):
-    shop, phone = (new_key(tmp_path / "keys", name) for name in ("shop", "phone"))
+def test_what_tells_of_users_needs_a_key(tmp_path):
+    shop = new_key(tmp_path / "keys", "shop")
     service = make_service({"champion": make_recommender()})
-    client = TestClient(make_app(service, has_page=False, keys=Keys(tmp_path / "keys", 2)))
+    client = TestClient(make_app(service, has_page=False, keys=Keys(tmp_path / "keys")))
     question = {"conversation": "a film", "n": 2}
     for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Basic {shop}"}, {"Authorization": shop}):
         reply = client.post("/recommend", json=question, headers=headers)
         assert reply.status_code == 401 and reply.headers["WWW-Authenticate"] == "Bearer"
         assert client.post("/feedback", json={}, headers=headers).status_code == 401
-    replies = [
-        client.post("/recommend", json=question, headers={"Authorization": f"bearer {key}"})
-        for key in (shop, shop, shop, phone)
-    ]
-    assert [reply.status_code for reply in replies] == [200, 200, 429, 200]
-    assert 1 <= int(replies[2].headers["Retry-After"]) <= 60 and "the key shop has sent" in replies[2].json()["error"]
+    assert client.post("/recommend", json=question, headers={"Authorization": f"bearer {shop}"}).status_code == 200
     assert [client.get(path).status_code for path in ("/health", "/ready", "/metrics", "/")] == [200, 200, 200, 404]

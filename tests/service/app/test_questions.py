@@ -1,8 +1,8 @@
 """Questions that wait, questions whose client leaves, and what else is asked meanwhile."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -19,36 +19,29 @@ RECOMMENDER = make_recommender()
 class Gated:
     """Gives every request the same list, one request at a time, when it is let."""
 
-    is_alive, num_waiting, num_running = True, 0, 0
+    is_alive = True
 
     def __init__(self) -> None:
         (asked,) = RECOMMENDER.translator.prepare(["a film"], 1)
-        (self.tokens,) = RECOMMENDER._engine.complete([asked.prompt], [asked.request])
+        (self.tokens,) = RECOMMENDER.complete([asked])
         self.begun: list[str] = []
         self.dropped: list[str] = []
         self.asked, self.may_answer, self.has_dropped = threading.Semaphore(0), threading.Event(), threading.Event()
-        self._thread = ThreadPoolExecutor(1)
+        self._turn = asyncio.Lock()
 
-    def submit(self, asked: Prepared) -> Future:
-        completion: Future = Future()
-        self._thread.submit(self._decode, asked.messages[0]["content"], completion)
-        return completion
-
-    def _decode(self, words: str, completion: Future) -> None:
-        if completion.cancelled():
-            return
-        self.begun.append(words)
-        self.asked.release()
-        while not self.may_answer.wait(0.005):
-            if completion.cancelled():
+    async def complete(self, asked: Prepared) -> list[int]:
+        words = asked.messages[0]["content"]
+        async with self._turn:
+            self.begun.append(words)
+            self.asked.release()
+            try:
+                while not self.may_answer.is_set():
+                    await asyncio.sleep(0.005)
+            except asyncio.CancelledError:
                 self.dropped.append(words)
                 self.has_dropped.set()
-                return
-        if completion.set_running_or_notify_cancel():
-            completion.set_result(self.tokens)
-
-    def close(self) -> None:
-        self._thread.shutdown()
+                raise
+        return self.tokens
 
 
 @pytest.fixture
@@ -64,7 +57,7 @@ def served(gate, request) -> Iterator[Served]:
 
 
 def _service(gate: Gated, limits: Limits = Limits()):  # noqa: B008  (frozen)
-    return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate, None)}, limits=limits)
+    return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate)}, limits=limits)
 
 
 def _wait_for(served: Served, num_connections: int) -> None:
@@ -101,8 +94,9 @@ def test_abandoned_questions_are_dropped(served, gate):
     assert (gate.begun, gate.dropped) == (["under way", "patient"], ["under way"])
 
 
+@pytest.mark.parametrize("served", [Limits(max_seconds=0.2)], indirect=True)
 def test_a_late_question_gets_504_and_is_dropped(served, gate):
-    with served.ask(conversation="late", n=1, deadline_seconds=0.2) as connection:
+    with served.ask(conversation="late", n=1) as connection:
         status, told = answer(connection)
     assert (status, told) == (504, {"error": "there was no answer within 0.2 s; try again later, or with fewer items"})
     assert gate.has_dropped.wait(30) and gate.dropped == ["late"]

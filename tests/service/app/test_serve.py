@@ -61,7 +61,7 @@ def _stop_with_requests_in_progress(service: Service) -> None:
     """Send SIGTERM: what was asked is answered, nothing more is accepted, and the process ends without an error."""
     with ThreadPoolExecutor(6) as pool:
         replies = [pool.submit(service.ask, n=15) for _ in range(6)]
-        while service.metric("convrec_running_lists") < 1:
+        while service.metric("convrec_requests_inside") < 1:
             pass
         assert service.stop() == 0
     assert [reply.result().status_code for reply in replies] == [200] * 6
@@ -126,9 +126,9 @@ def test_a_version_that_cannot_be_loaded_leaves_the_champion_and_raises_an_alarm
 
 def test_metrics_and_logs_tell_what_was_answered(service):
     before = service.metric('convrec_answers_total{version="1"}')
-    reply = service.client.post("/recommend", json={**QUESTION, "scores": True}, headers={"X-Request-ID": "mine-1"})
+    reply = service.client.post("/recommend", json=QUESTION, headers={"X-Request-ID": "mine-1"})
     assert reply.headers["X-Request-ID"] == reply.json()["request_id"] == "mine-1"
-    assert [set(row) for row in reply.json()["recommendations"]] == [{"rank", "item_id", "title", "year", "score"}] * 4
+    assert [set(row) for row in reply.json()["recommendations"]] == [{"rank", "item_id", "title", "year"}] * 4
     assert service.metric('convrec_answers_total{version="1"}') == before + 1
     assert service.metric('convrec_model{role="champion",version="1"}') == 1
     line = json.loads(next(line for line in service.log.read_text().splitlines() if '"mine-1"' in line))

@@ -91,21 +91,6 @@ def _outcomes(recorder: FeedbackRecorder, tmp_path) -> list[dict]:
     return FeedbackStore(f"sqlite:///{tmp_path}/feedback.db").outcomes().to_dicts()
 
 
-def test_filters_are_recorded_with_the_conversation(tmp_path):
-    url = f"sqlite:///{tmp_path}/feedback.db"
-    recorder = FeedbackRecorder(tmp_path / "journal", url, with_conversations=True)
-    client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
-    question = {"conversation": "a film", "n": 1, "deny": ["Heat"], "allow": ["Up", "Dune (2021)"]}
-    for asked in (question, {"conversation": "a film", "n": 1}):
-        assert client.post("/recommend", json=asked).status_code == 200
-    recorder.close()
-    (denied, allowed), none = FeedbackStore(url).answers().select("denied", "allowed").rows()
-    lines = [{str(item) for item in CATALOG.items if item.id in json.loads(ids)} for ids in (denied, allowed)]
-    titles = [{line.rsplit(" (", 1)[0] for line in own} for own in lines]
-    assert titles == [{"Heat"}, {"Up", "Dune"}] and "Dune (1984)" not in lines[1]
-    assert none == (None, None)
-
-
 def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
     client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
     assert client.get("/api/models").json()["saved"] == "answers"
@@ -135,7 +120,7 @@ def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
 def test_answers_of_the_api_are_recorded_with_their_user(recorder, tmp_path):
     service = make_service({"champion": MODELS["champion"]}, recorder)
     client = TestClient(make_app(service, has_page=False))
-    question = {"conversation": "a film", "n": 4, "user_id": "u1", "scores": True}
+    question = {"conversation": "a film", "n": 4, "user_id": "u1"}
     answered = client.post("/recommend", json=question).json()
     event = {"answer_id": answered["answer_id"], "item_id": answered["recommendations"][2]["item_id"]}
     for _ in range(2):

@@ -1,6 +1,5 @@
 """What a recorder goes through, each really done: nothing that was recorded is lost, and nothing is stored twice."""
 
-import errno
 import resource
 import signal
 import sqlite3
@@ -9,13 +8,11 @@ import sys
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from convrec.project.errors import NoSpace
 from convrec.service.feedback import FeedbackStore
-from convrec.service.feedback.journal import Journal
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import until
 
@@ -120,17 +117,6 @@ def test_a_full_disk_loses_only_what_was_refused(sqlite_recording, sqlite_store,
     assert sqlite_recording.add_answer(last)
     until(lambda: sqlite_recording.backlog == 0)
     assert sorted(sqlite_store.answers()["answer_id"]) == sorted([*stored, last.answer_id])
-
-
-def test_records_are_delivered_although_the_disk_has_no_room_for_a_new_journal(
-    sqlite_recording, sqlite_store, now_answer, monkeypatch
-):
-    with monkeypatch.context() as patched:
-        patched.setattr(Journal, "create", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
-        assert sqlite_recording.add_answer(now_answer("heat"))
-        until(lambda: sqlite_store.counts()["answers"] == 1)
-    until(lambda: sqlite_recording.backlog == 0)
-    assert sqlite_store.counts()["answers"] == 1
 
 
 def test_a_killed_service_loses_nothing_that_it_recorded(sqlite_store, sqlite_path, folder):

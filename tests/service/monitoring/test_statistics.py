@@ -15,7 +15,6 @@ from convrec.service.monitoring.statistics import (
     item_distance,
     mean_span,
     quantile_span,
-    wilson,
 )
 
 
@@ -76,13 +75,6 @@ def test_the_classifier_tells_other_words_but_not_equal_ones():
     assert span.low < 0.5 < span.high and span.n == 300
     moved = [texts(other), texts(alike)]
     assert classifier_test(TfidfEmbedder(sum(moved, [])), moved, persons, 0).low > 0.6
-
-
-def test_wilson_by_hand():
-    """Newcombe (Statistics in Medicine, 1998), table I: 81 of 263, and none of 20."""
-    assert wilson(81, 263)[:3] == pytest.approx((81 / 263, 0.2553, 0.3662), abs=5e-5)
-    assert wilson(0, 20)[:3] == pytest.approx((0, 0, 0.1611), abs=5e-5)
-    assert wilson(20, 20).high == 1
 
 
 def test_answers_of_a_person_are_not_independent():

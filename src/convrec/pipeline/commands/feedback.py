@@ -1,15 +1,14 @@
 """`convrec feedback` and `convrec monitor`: the recorded answers and events, and what they say about the champion."""
 
 import json
-import re
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, add_group, app, project
+from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, Whole, add_group, app, project
 
 EXIT_ALARM = 3
 
@@ -56,8 +55,6 @@ def status(*, url: FeedbackUrl = None) -> None:
     print(f"{store.address}: {counts['answers']:,} answers{period}")
     print(f"{counts['shown']:,} shown items, {counts['events']:,} events")
     print(f"{waiting(JOURNAL):,} records wait in {JOURNAL} for running services to deliver them")
-    if earlier := sum(1 for _ in JOURNAL.glob("*/records.jsonl")):
-        print(f"{earlier:,} journals of an earlier version wait there: that version delivers them by this command")
     refused = JOURNAL / REFUSED
     if refused.is_file():
         with refused.open("rb") as stream:
@@ -104,24 +101,16 @@ def delete_user(user_id: str, /, *, url: FeedbackUrl = None) -> None:
     print("Exported files and data/processed may still hold them: docs/privacy.md says how to delete these")
 
 
-def _read_age(_type: object, tokens: Sequence[Token]) -> timedelta:
-    """Return an age in days or weeks: a deletion must not take 6m, meant as months, for minutes."""
-    found = re.fullmatch("([1-9][0-9]{0,4})([dw])", tokens[0].value)
-    if found is None:
-        raise ValueError("Give days or weeks, such as 180d or 26w.")
-    return int(found[1]) * timedelta(days=7 if found[2] == "w" else 1)
-
-
 @feedback.command
-def prune(*, older_than: Annotated[timedelta, Parameter(converter=_read_age)], url: FeedbackUrl = None) -> None:
+def prune(*, days: Annotated[Whole, Parameter(validator=Number(gte=1, lte=36_500))], url: FeedbackUrl = None) -> None:
     """Delete answers and events that are older.
 
-    Example: convrec feedback prune --older-than 180d
+    Example: convrec feedback prune --days 180
 
     Args:
-        older_than: Their age, such as 180d or 26w.
+        days: Their age in days.
     """
-    before = datetime.now(UTC) - older_than
+    before = datetime.now(UTC) - timedelta(days=days)
     print(f"{_open(url).prune(before):,} answers before {before:%Y-%m-%d %H:%M} UTC deleted")
 
 

@@ -1,4 +1,4 @@
-"""`convrec recommend`, `chat`, `app`, `serve`, `vllm-server`: a model for one or many users."""
+"""`convrec recommend`, `app`, `serve`, `vllm-server`: a model for one or many users."""
 
 import os
 import sys
@@ -19,7 +19,6 @@ from convrec.project.errors import InputError
 if TYPE_CHECKING:
     from convrec.service.app.keys import Keys
     from convrec.service.app.metrics import Metrics
-    from convrec.service.recommender import Recommender
     from convrec.service.served import ServedModel
     from convrec.service.translation import ModelFiles
 
@@ -27,36 +26,16 @@ if TYPE_CHECKING:
 # adds up to seconds with hundreds of connections.
 _SWITCH_SECONDS = 0.0005
 
-_NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """Options of both commands.
-
-    Args:
-        n: Number of items.
-        deny: Never recommend this title; repeatable.
-        allow: Recommend only this title; repeatable.
-        model: champion, challenger, models:/NAME@ALIAS or a folder.
-    """
-
-    n: Annotated[PositiveInt, Parameter(name="-n")] = 20
-    deny: tuple[str, ...] = ()
-    allow: tuple[str, ...] | None = None
-    model: str = "champion"
-
-
-_ASKING = Asking()
-
 
 @commands.command(group=ASK)
 def recommend(
     conversation: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
-    asking: Asking = _ASKING,
+    n: Annotated[PositiveInt, Parameter(name="-n")] = 20,
+    deny: tuple[str, ...] = (),
+    allow: tuple[str, ...] | None = None,
+    model: str = "champion",
     as_json: AsJson = False,
 ) -> None:
     """Answer a conversation with a ranked list (docs/recommender.md).
@@ -65,53 +44,26 @@ def recommend(
 
     Args:
         conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
+        n: Number of items.
+        deny: Never recommend this title; repeatable.
+        allow: Recommend only this title; repeatable.
+        model: champion, challenger, models:/NAME@ALIAS or a folder.
     """
-    said = _read_stdin() if conversation == "-" else conversation
-    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow)
+    from rich.console import Console
+
+    try:
+        said = sys.stdin.read() if conversation == "-" else conversation
+    except UnicodeDecodeError:
+        raise InputError("stdin: not UTF-8; convert the input to UTF-8") from None
+    with Console(stderr=True).status(f"loading {model}"):  # its libraries take seconds
+        from convrec.registry.recommenders import open_recommender
+
+        recommender = open_recommender(model)
+    answer = recommender.recommend(said, n, deny, allow)
     print(answer.to_json() if as_json else answer)
 
 
-@commands.command(group=ASK)
-def chat(*, asking: Asking = _ASKING) -> None:
-    """Chat with the model in the terminal (docs/recommender.md).
-
-    Example: convrec chat -n 5
-    """
-    from convrec.service.session import Session
-
-    try:
-        recommender = _open(asking.model)
-        for name, titles in (("--deny", asking.deny), ("--allow", asking.allow)):
-            recommender.translator.resolve(name, titles or ())
-        session = Session(recommender, asking.n, asking.deny, asking.allow)
-        print(session.help)
-        while not session.is_over:
-            print(session.answer(input("> ")))
-    except EOFError:
-        print()
-    except UnicodeDecodeError:
-        raise _NOT_UTF8 from None
-
-
-def _open(name: str) -> "Recommender":
-    """Return the recommender; a terminal shows a spinner meanwhile, because its libraries take seconds to load."""
-    from rich.console import Console
-
-    with Console(stderr=True).status(f"loading {name}"):
-        from convrec.registry.recommenders import open_recommender
-
-        return open_recommender(name)
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.read()
-    except UnicodeDecodeError:
-        raise _NOT_UTF8 from None
-
-
 BatchSize = Annotated[Whole, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]
-UpToAnHour = Annotated[Whole, Parameter(validator=Number(gte=0, lte=3600))]
 
 
 @Parameter(name="*")
@@ -122,7 +74,7 @@ class Serving:
     Args:
         model: A version or a folder that stays, as in `convrec recommend`; default: follow the champion.
         host: Address to listen on.
-        vllm_server: Address of a `convrec vllm-server` that decodes in place of this process, without scores.
+        vllm_server: Address of a `convrec vllm-server` that decodes in place of this process.
         max_requests: Requests waiting or being decoded; more get status 429.
         max_seconds: Longest time of a request; later it gets status 504.
         feedback: Database for answers and feedback; `none` records nothing; default: CONVREC_FEEDBACK_URL, else
@@ -150,8 +102,6 @@ def serve(
     port: Port = 8000,
     keys: Path | None = None,
     new_key: str | None = None,
-    rate: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1_000_000))] = 600,
-    stop_seconds: UpToAnHour = 30,
 ) -> None:
     """Serve recommendations over HTTP, following the registry's champion (docs/serving.md).
 
@@ -161,8 +111,6 @@ def serve(
         port: 0 chooses a free port.
         keys: Accept only requests with a key of this file.
         new_key: Print a new key of this name, add its hash to the file of --keys, and end.
-        rate: Requests per minute for each key.
-        stop_seconds: Time for requests in progress after SIGTERM.
     """
     from convrec.service.app.edge import log_as_json
     from convrec.service.app.keys import Keys
@@ -173,9 +121,9 @@ def serve(
             raise InputError("--new-key: give the file of keys, too (--keys FILE)")
         print(make_key(keys, new_key))
         return
-    known = None if keys is None else Keys(keys, rate)
+    known = None if keys is None else Keys(keys)
     log_as_json()
-    _run(options, port, "none", False, known, stop_seconds)
+    _run(options, port, "none", has_page=False, keys=known)
 
 
 @commands.command(group=ASK)
@@ -188,7 +136,7 @@ def app(*, options: Serving = _SERVING, port: Port = 7860, challenger: str | Non
         port: 0 chooses a free port.
         challenger: The second model; `none` shows one model.
     """
-    _run(options, port, challenger, True)
+    _run(options, port, challenger, has_page=True)
 
 
 @commands.command(group=ASK)
@@ -233,14 +181,7 @@ def vllm_server(
         run_vllm_server(find_model(model, Path(folder)), host, port, batch_size, gpus, gpu_share, training)
 
 
-def _run(
-    options: Serving,
-    port: int,
-    challenger: str | None,
-    has_page: bool,
-    keys: "Keys | None" = None,
-    stop_seconds: int = 5,
-) -> None:
+def _run(options: Serving, port: int, challenger: str | None, has_page: bool, keys: "Keys | None" = None) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
     from convrec.registry.recommenders import RegistrySource
     from convrec.service.app.metrics import Metrics
@@ -263,9 +204,8 @@ def _run(
         models.start(is_required=has_page or options.model is not None)
         limits = Limits(options.max_requests, options.max_seconds)
         service = Service(models, limits, metrics, recorder, lambda: source.experiment)
-        hosts = hosts_of(listener, options.host)
-        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys)
-        run(app, listener, options.host, stop_seconds)
+        app = make_app(service, has_page=has_page, hosts=hosts_of(listener, options.host), keys=keys)
+        run(app, listener, options.host)
 
 
 def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"], "ServedModel"]:
@@ -275,10 +215,11 @@ def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"
 
         return partial(serve_on_server, url=check_url(options.vllm_server))
     from convrec.service.recommender import Recommender
-    from convrec.service.served import ServedModel
+    from convrec.service.served import Batcher, ServedModel
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
-        recommender = Recommender.of_files(files)
-        return ServedModel.of_recommender(version, recommender, options.batch_size, metrics.batch.observe)
+        recommender = Recommender.load(*files)
+        batcher = Batcher(recommender, options.batch_size, metrics.batch.observe)
+        return ServedModel(version, recommender.translator, batcher)
 
     return make_served

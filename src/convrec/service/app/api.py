@@ -52,22 +52,19 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
     @router.post("/recommend", dependencies=guards)
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
         answer_id = new_answer_id(began := datetime.now(UTC))
-        routed = await service.within_limits(question, request, lambda roles: service.route(roles, question, answer_id))
-        items, scores = routed.answered.items, routed.answered.scores
+        routed = await service.within_limits(request, lambda roles: service.route(roles, question, answer_id))
+        items = routed.answered.items
         lists = [("", routed.version, routed.answered)]
         recorded_id = await service.record(began, answer_id, question.user_id, lists, routed.experiment, routed.arm)
         facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
-        rows: list[dict[str, Any]] = [
-            {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
-            for rank, item in enumerate(items, start=1)
-        ]
-        for row, score in zip(rows, scores or (), strict=False):
-            row["score"] = score
         return {
             "answer_id": recorded_id,
             "version": routed.version,
             **({} if routed.arm is None else {"arm": routed.arm}),
-            "recommendations": rows,
+            "recommendations": [
+                {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
+                for rank, item in enumerate(items, start=1)
+            ],
             "request_id": facts_of(request)["request_id"],
         }
 

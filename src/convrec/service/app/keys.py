@@ -1,17 +1,13 @@
-"""API keys: a file of names and SHA-256 hashes, and a limit of requests for each key."""
+"""API keys: a file of names and SHA-256 hashes."""
 
 import hashlib
 import re
 import secrets
-import time
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import SlidingWindowCounterRateLimiter
 
 from convrec.project.errors import InputError
 from convrec.service.app.edge import facts_of
@@ -21,15 +17,11 @@ _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_
 
 
 class Keys:
-    """The keys of a file with a line `NAME SHA256` for each. The file is read at each request, so keys can be revoked.
+    """The keys of a file with a line `NAME SHA256` for each, which is read at each request, so keys can be revoked."""
 
-    A key has at most `per_minute` requests a minute in this process.
-    """
-
-    def __init__(self, path: Path, per_minute: int = 600):
+    def __init__(self, path: Path):
         """Raise `InputError` if the file cannot be read, or a line is no key."""
-        self._path, self._limit = path, RateLimitItemPerMinute(per_minute)
-        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._path = path
         _read(path)
 
     def name_of(self, key: str) -> str | None:
@@ -37,16 +29,12 @@ class Keys:
         return _read(self._path).get(_hash(key))
 
     def check(self, request: Request, given: _Given) -> None:
-        """Answer 401 to a request without a key, and 429 if the key has sent too many; a dependency of routes."""
+        """Answer 401 to a request without a key; a dependency of routes."""
         name = None if given is None else self.name_of(given.credentials.strip())
         if name is None:
             reason = "the API key is missing or wrong; send `Authorization: Bearer KEY`"
             raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
         facts_of(request)["key"] = name
-        if not self._limiter.hit(self._limit, name):
-            wait = max(1, round(self._limiter.get_window_stats(self._limit, name).reset_time - time.time()))
-            reason = f"the key {name} has sent too many requests; try again in {wait} s"
-            raise HTTPException(429, reason, {"Retry-After": str(wait)})
 
 
 def new_key(path: Path, name: str) -> str:

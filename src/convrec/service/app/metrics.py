@@ -1,6 +1,8 @@
 """The metrics of the service, for Prometheus."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -13,24 +15,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Responses by path and status", "path", "status")
-        self.answers = self._counter("answers", "Lists by version", "version")
-        self.empty_answers = self._counter("empty_answers", "Answers without an item", "version")
-        self.constraint_failures = self._counter(
-            "constraint_failures", "Completions that were no list of catalog items", "version"
-        )
-        self.events = self._counter("feedback_events", "Events of users by kind", "event")
-        self.load_failures = self._counter("model_load_failures", "Versions that could not be loaded")
-        self.experiment_answers = self._counter("experiment_answers", "Answers that count for the experiment", "arm")
-        self.experiment_failures = self._counter(
-            "experiment_failures", "Questions that the challenger failed on and the champion answered"
-        )
-        self.tokens = self._counter("generated_tokens", "Tokens of lists")
-        self.seconds = self._histogram("recommend_seconds", "Time of an answer in seconds", _SECONDS)
-        self.batch = self._histogram("batch_size", "Lists in a decoding step", _ROWS)
-        self._models = Gauge(
-            "convrec_model", "1 for the version of each role", ["role", "version"], registry=self._registry
-        )
+        options: dict[str, Any] = {"namespace": "convrec", "registry": self._registry}
+        counter: Callable[..., Counter] = partial(Counter, **options)
+        histogram: Callable[..., Histogram] = partial(Histogram, **options)
+        self.requests = counter("requests", "Responses by path and status", ["path", "status"])
+        self.answers = counter("answers", "Lists by version", ["version"])
+        self.empty_answers = counter("empty_answers", "Answers without an item", ["version"])
+        text = "Completions that were no list of catalog items"
+        self.constraint_failures = counter("constraint_failures", text, ["version"])
+        self.events = counter("feedback_events", "Events of users by kind", ["event"])
+        self.load_failures = counter("model_load_failures", "Versions that could not be loaded")
+        self.experiment_answers = counter("experiment_answers", "Answers that count for the experiment", ["arm"])
+        text = "Questions that the challenger failed on and the champion answered"
+        self.experiment_failures = counter("experiment_failures", text)
+        self.seconds = histogram("recommend_seconds", "Time of an answer in seconds", buckets=_SECONDS)
+        self.batch = histogram("batch_size", "Lists decoded together", buckets=_ROWS)
+        self._models = Gauge("model", "1 for the version of each role", ["role", "version"], **options)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Add a gauge whose value is computed when it is read."""
@@ -42,9 +42,3 @@ class Metrics:
         for role, version in versions.items():
             self._models.labels(role, version).set(1)
         return generate_latest(self._registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"convrec_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(f"convrec_{name}", text, buckets=buckets, registry=self._registry)

@@ -1,7 +1,7 @@
 """The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -36,24 +36,23 @@ def make_page_router(service: Service) -> APIRouter:
 
     @router.get("/api/models")
     def names() -> dict[str, Any]:
-        with service.models.using() as roles:
-            first = next(iter(roles.values()))
-            known = [
-                {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
-                for role, model in roles.items()
-            ]
-            examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
+        roles = service.models.current()
+        first = next(iter(roles.values()))
+        known = [
+            {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
+            for role, model in roles.items()
+        ]
+        examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
         recorder = service.recorder
         is_saved = "nothing" if recorder is None else "conversations" if recorder.with_conversations else "answers"
         return {"models": known, "examples": examples, "saved": is_saved}
 
     @router.get("/api/titles")
     def search(text: str) -> dict[str, Any]:
-        with service.models.using() as roles:
-            translators = [model.translator for model in roles.values()]
-            known = any(translator.knows(text) for translator in translators)
-            suggestions = _suggestions((translator.catalog for translator in translators), text)
-            return {"is_known": known, "suggestions": suggestions}
+        translators = [model.translator for model in service.models.current().values()]
+        known = any(translator.knows(text) for translator in translators)
+        suggestions = _suggestions((translator.catalog for translator in translators), text)
+        return {"is_known": known, "suggestions": suggestions}
 
     @router.post("/api/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def make_page_router(service: Service) -> APIRouter:
             return [(*pair, listed) for pair, listed in zip(roles.items(), lists, strict=True)]  # type: ignore[misc]
 
         answer_id = new_answer_id(began := datetime.now(UTC))
-        answers = await service.within_limits(question, request, ask)
+        answers = await service.within_limits(request, ask)
         lists = [(role, model.version, listed) for role, model, listed in answers]
         return {
             "answer_id": await service.record(began, answer_id, question.user_id, lists),
@@ -97,25 +96,23 @@ async def _list_of(service: Service, role: str, model: ServedModel, question: Qu
     allow = None if question.allow is None else list(filter(knows, question.allow))
     own = question.model_copy(update={"deny": list(filter(knows, question.deny)), "allow": allow})
     try:
-        return await service.list_of(model, own, with_scores=model.has_scores)
+        return await service.list_of(model, own)
     except InputError as error:
         raise InputError(f"{_name(role, model)}: {error}") from None
 
 
 def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
     reasons = model.reasons.of(listed.items, listed.messages)
-    scores: Sequence[float | None] = listed.scores or [None] * len(listed.items)
     return [
         {
             "rank": rank,
             "title": item.title,
             "year": item.year,
-            "score": score,
             "item_id": item.id,
             "genres": ", ".join(genres_of(item)),
             "reasons": own,
         }
-        for rank, (item, score, own) in enumerate(zip(listed.items, scores, reasons, strict=True), start=1)
+        for rank, (item, own) in enumerate(zip(listed.items, reasons, strict=True), start=1)
     ]
 
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 2048
+_STOP_SECONDS = 30  # for requests in progress after a signal
 _IDLE_SECONDS = 10  # until an idle connection is closed
 _STATUSES = {InputError: 400, Unavailable: 503, NoSpace: 503}
 
@@ -65,7 +66,7 @@ async def _known_error(status: int, _: Request, error: Exception) -> JSONRespons
     return JSONResponse({"error": str(error)}, status)
 
 
-def make_server(app: FastAPI, stop_seconds: int = 5) -> uvicorn.Server:
+def make_server(app: FastAPI, stop_seconds: int = _STOP_SECONDS) -> uvicorn.Server:
     """Return the server of an application.
 
     When it is stopped, it accepts no connection any more, and requests in progress have `stop_seconds` to end.
@@ -102,14 +103,14 @@ def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...]:
     return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else ("*",)
 
 
-def run(app: FastAPI, listener: socket.socket, host: str, stop_seconds: int) -> None:
+def run(app: FastAPI, listener: socket.socket, host: str) -> None:
     """Serve until SIGTERM or Ctrl-C, which raises `KeyboardInterrupt`; both let requests in progress end."""
     listener.listen()  # who reads the next line in the log may connect at once
     logger.info("serving http://%s:%d, stop with Ctrl-C", _in_url(listener, host), listener.getsockname()[1])
     # uvicorn shuts down in order, then raises the signal again: the caller still has something to close.
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        make_server(app, stop_seconds).run(sockets=[listener])
+        make_server(app).run(sockets=[listener])
     finally:
         signal.signal(signal.SIGTERM, before)
 

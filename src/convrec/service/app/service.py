@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from convrec.service.arms import CHAMPION, Experiment, arm_of
 from convrec.service.feedback import Answer, FeedbackRecorder, Shown
 from convrec.service.live import LiveModels
 from convrec.service.served import Answered, ServedModel
-from convrec.service.translation import LIST_LENGTH, Filters, NoList, NothingLeft, messages_from
+from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messages_from
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +40,6 @@ class Question(BaseModel):
     allow: list[str] | None = None
     or_fewer: bool = False
     user_id: str | None = Field(None, min_length=1, max_length=200)
-    scores: bool = False
-    deadline_seconds: float | None = Field(None, gt=0, strict=False)
 
     @property
     def said(self) -> Any:
@@ -69,7 +66,7 @@ class Limits:
     """How much a service takes on."""
 
     max_requests: int = 192  # waiting or being decoded; more get 429
-    max_seconds: float = 60.0  # of a request; `deadline_seconds` may lower it
+    max_seconds: float = 60.0  # of a request
 
 
 class Service:
@@ -88,64 +85,46 @@ class Service:
         self._experiment = experiment
         self._num_inside = 0  # requests between their arrival and their answer
         metrics.watch("requests_inside", "Requests that wait or are decoded", lambda: self._num_inside)
-        metrics.watch("waiting_lists", "Lists that wait for the batch", lambda: self._sum("num_waiting"))
-        metrics.watch("running_lists", "Lists that are decoded", lambda: self._sum("num_running"))
         metrics.watch("experiment_running", "1 while an experiment is running", lambda: experiment() is not None)
         text = "1 while both of its versions are loaded"
         metrics.watch("experiment_ready", text, lambda: self._ready_experiment(models.versions) is not None)
         if recorder is not None:
             metrics.watch("feedback_backlog", "Records not in the database yet", lambda: recorder.backlog)
 
-    def _sum(self, name: str) -> int:
-        return sum(getattr(model.decoder, name) for model in set(self.models.roles.values()))
-
     def _ready_experiment(self, versions: Mapping[str, str]) -> Experiment | None:
         """Return the running experiment if its versions are loaded."""
         experiment = self._experiment()
         return experiment if experiment is not None and experiment.is_served(versions) else None
 
-    async def within_limits(
-        self, question: Question, request: Request, ask: Callable[[Roles], Awaitable[Result]]
-    ) -> Result:
-        """Return what `ask` returns for the models by role, which stay loaded until then.
+    async def within_limits(self, request: Request, ask: Callable[[Roles], Awaitable[Result]]) -> Result:
+        """Return what `ask` returns for the models by role.
 
-        Answers 429 if too many requests are waiting, and 504 after the deadline. Then, and when the client has left,
-        nothing is computed further. Raises `Unavailable` if there is no model.
+        Answers 429 if too many requests are waiting, and 504 after `max_seconds`. Then, and when the client has left,
+        `ask` is cancelled. Raises `Unavailable` if there is no model.
         """
-        seconds = min(question.deadline_seconds or self.limits.max_seconds, self.limits.max_seconds)
-        with self._admitted(), self.models.using() as roles:
-            answer = asyncio.ensure_future(ask(roles))
-            departure = asyncio.create_task(_departure(request))
-            both: set[asyncio.Future[Any]] = {answer, departure}
-            try:
-                await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if answer.done():
-                    return answer.result()
-                if departure.done():
-                    raise HTTPException(_CLIENT_LEFT, "the client has left")
-                reason = f"there was no answer within {seconds:g} s; try again later, or with fewer items"
-                raise HTTPException(504, reason)
-            finally:
-                answer.cancel()
-                departure.cancel()
-
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
-        """Count a request during the block, if there is room."""
         if self._num_inside >= self.limits.max_requests:
             raise HTTPException(429, "too many requests are waiting; try again later", {"Retry-After": _RETRY_SECONDS})
+        seconds = self.limits.max_seconds
+        answer = asyncio.ensure_future(ask(self.models.current()))
+        departure = asyncio.create_task(_departure(request))
+        both: set[asyncio.Future[Any]] = {answer, departure}
         self._num_inside += 1
         try:
-            yield
+            await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if departure.done():
+                raise HTTPException(_CLIENT_LEFT, "the client has left")
+            raise HTTPException(504, f"there was no answer within {seconds:g} s; try again later, or with fewer items")
         finally:
             self._num_inside -= 1
+            answer.cancel()
+            departure.cancel()
 
-    async def list_of(self, model: ServedModel, question: Question, with_scores: bool) -> Answered:
+    async def list_of(self, model: ServedModel, question: Question) -> Answered:
         """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
-        if with_scores and not model.has_scores:
-            raise InputError("scores: this engine does not compute them; leave it out")
         try:
-            answered = await model.ask(question.said, with_scores, **question.model_dump(include=_OPTIONS))
+            answered = await model.ask(question.said, **question.model_dump(include=_OPTIONS))
         except NothingLeft:
             self.metrics.empty_answers.labels(model.version).inc()
             raise
@@ -153,7 +132,6 @@ class Service:
             self.metrics.constraint_failures.labels(model.version).inc()
             raise
         self.metrics.answers.labels(model.version).inc()
-        self.metrics.tokens.inc(answered.num_tokens)
         return answered
 
     async def route(self, roles: Roles, question: Question, answer_id: str) -> Routed:
@@ -165,11 +143,11 @@ class Service:
 
         async def ask(model: ServedModel) -> Answered:
             try:
-                return await self.list_of(model, question, question.scores)
+                return await self.list_of(model, question)
             except NothingLeft:
                 if not question.or_fewer:
                     raise
-                return Answered(messages_from(question.said), [], None, 0, Filters())
+                return Answered(messages_from(question.said), [])
 
         champion = next(iter(roles.values()))
         experiment = self._ready_experiment({role: model.version for role, model in roles.items()})
@@ -204,7 +182,6 @@ class Service:
         """
         if self.recorder is None:
             return None
-        first = lists[0][2]
         answer = Answer(
             answer_id=answer_id,
             time=began,
@@ -212,13 +189,12 @@ class Service:
             experiment=experiment,
             arm=arm,
             latency_seconds=(datetime.now(UTC) - began).total_seconds(),
-            messages=first.messages,
+            messages=lists[0][2].messages,
             shown=tuple(
                 Shown(name, rank, item.id, version)
                 for name, version, listed in lists
                 for rank, item in enumerate(listed.items, start=1)
             ),
-            **first.filters._asdict(),
         )
         return answer_id if await asyncio.to_thread(self.recorder.add_answer, answer) else None
 

@@ -2,11 +2,10 @@
 
 from convrec.service.feedback.database import JOURNAL, URL_VARIABLE, feedback_url
 from convrec.service.feedback.recorder import FeedbackRecorder
-from convrec.service.feedback.records import EVENTS, Answer, Event, Shown, new_answer_id
+from convrec.service.feedback.records import Answer, Event, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore, open_store
 
 __all__ = [
-    "EVENTS",
     "JOURNAL",
     "URL_VARIABLE",
     "Answer",

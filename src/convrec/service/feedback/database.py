@@ -62,8 +62,6 @@ answers = sa.Table(
     sa.Column("latency_seconds", sa.Float, nullable=False),
     sa.Column("messages", sa.Text),  # JSON
     sa.Column("num_items", sa.Integer, nullable=False),
-    sa.Column("denied", sa.Text),  # JSON: item ids; null: none
-    sa.Column("allowed", sa.Text),  # JSON: item ids; null: all
 )
 shown = sa.Table(
     "shown",
@@ -173,12 +171,10 @@ def create_tables(engine: sa.Engine) -> None:
         known = sa.inspect(connection)
         for table in metadata.sorted_tables:
             found = {column["name"] for column in known.get_columns(table.name)}
-            if found != set(table.c.keys()):
-                is_earlier = table is events and found == {*table.c.keys(), "rank"}
-                remedy = "run `ALTER TABLE events DROP COLUMN rank` on it" if is_earlier else "use that version"
+            if other := found ^ set(table.c.keys()):
                 raise InputError(
                     f"feedback database {shown_url(engine.url)}: the table {table.name} is that of another version of "
-                    f"convrec; {remedy}, or give another database"
+                    f"convrec, by its columns {', '.join(sorted(other))}; drop or add them, or give another database"
                 )
 
 

@@ -8,7 +8,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,6 @@ _MAX_REFUSED = 16 * 1024**2  # bytes; a client that sends nonsense must not fill
 _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
-
 Record = Answer | Event | str  # a text is the reason why a line is none
 _RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
@@ -36,8 +35,12 @@ class Journal:
     """A file of answers and events; this process has it locked until `close` or `remove`."""
 
     def __init__(self, path: Path, descriptor: int):
-        self.path, self.num_added = path, 0
-        self._descriptor = descriptor
+        self.path, self._descriptor = path, descriptor
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes."""
+        return os.fstat(self._descriptor).st_size
 
     @classmethod
     def create(cls, folder: Path) -> "Journal":
@@ -68,14 +71,13 @@ class Journal:
         line = b"\n" + orjson.dumps(record) + b"\n"
         if os.write(self._descriptor, line) < len(line):
             raise OSError("the disk is full")
-        self.num_added += 1
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records. The reason does not quote a damaged line: its user may be deleted."""
-        for line in _lines(self.path):
+    def records(self, first: int = 0, last: int | None = None) -> Iterator[Record]:
+        """Yield the records between two bytes, by default all."""
+        for line in _lines(self.path, first, last):
             try:
                 yield _RECORD.validate_json(line)
-            except ValidationError:
+            except ValidationError:  # the reason does not quote the line: its user may be deleted
                 yield f"a line of {len(line)} bytes is damaged"
 
     def refuse(self, record: Record, reason: str) -> None:
@@ -86,32 +88,33 @@ class Journal:
             if stream.tell() < _MAX_REFUSED:
                 stream.write(orjson.dumps({"reason": reason, "record": kept}) + b"\n")
 
-    def remove(self) -> None:
-        """Remove a journal that was delivered."""
-        self.path.unlink(missing_ok=True)
-        self.close()
+    def clear(self) -> None:
+        """Drop all records."""
+        os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
-        """Release the lock, so that another process can deliver the journal."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        """Release the lock, so that another process can deliver the journal; an empty one is removed."""
+        if not self.size:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a journal; a last line that was cut is skipped."""
+def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[bytes]:
+    """Yield the lines between two bytes of a journal; a last line that was cut is skipped."""
     with path.open("rb") as stream:
-        yield from (line for line in stream if line.endswith(b"\n") and line != b"\n")
-
-
-def _journals(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.journal"))
+        stream.seek(first)
+        for line in stream:
+            if line.endswith(b"\n") and line != b"\n":
+                yield line
+            first += len(line)
+            if last is not None and first >= last:
+                return
 
 
 def waiting(folder: Path) -> int:
     """Return the number of records in all journals of a folder, those of running services included."""
     number = 0
-    for path in _journals(folder):
+    for path in folder.glob("*.journal"):
         with suppress(FileNotFoundError):  # delivered and removed meanwhile
             number += sum(1 for _ in _lines(path))
     return number
@@ -119,23 +122,23 @@ def waiting(folder: Path) -> int:
 
 def deliver_left(folder: Path, store: FeedbackStore) -> None:
     """Deliver the journals of processes that ended. Raises what `deliver` raises."""
-    for path in _journals(folder):
+    for path in sorted(folder.glob("*.journal")):
         if journal := Journal.open(path):
-            with closing(journal):
+            try:
                 deliver(journal, store)
+                journal.clear()
+            finally:
+                journal.close()
 
 
-def deliver(journal: Journal, store: FeedbackStore, is_kept: bool = False) -> None:
-    """Write the records of a journal to the database in batches, and remove it unless kept; set invalid ones aside.
+def deliver(journal: Journal, store: FeedbackStore, first: int = 0, last: int | None = None) -> None:
+    """Write the records between two bytes to the database, in batches, and set invalid ones aside.
 
-    Raises `Unavailable` and `InputError` as the store does. The journal then stays; a batch that is written again
-    changes nothing.
+    Raises `Unavailable` and `InputError` as the store does. A batch that is written again changes nothing.
     """
-    records = journal.records()
+    records = journal.records(first, last)
     while batch := list(islice(records, _BATCH)):
         _write(journal, store, batch)
-    if not is_kept:
-        journal.remove()
 
 
 def _write(journal: Journal, store: FeedbackStore, records: Sequence[Record]) -> None:

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from convrec.project.errors import InputError, NoSpace, Unavailable, outside_cause
 from convrec.project.redaction import redact_all, redactor
 from convrec.project.text import is_clean
 from convrec.service.feedback.journal import Journal, deliver, deliver_left
-from convrec.service.feedback.records import EVENTS, Answer, Event, EventName, is_answer_id, new_answer_id
+from convrec.service.feedback.records import Answer, Event, EventName, is_answer_id, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class FeedbackRecorder:
             self._journal = Journal.create(self._folder)
         except OSError as error:
             raise outside_cause(error) or error from None
-        self._replaced: Journal | None = None  # the one before, until it is delivered
+        self.backlog = 0  # records of this process that the database does not have yet
         self._redact = redactor()
         self._mutex = threading.Lock()
         self._recent: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
@@ -59,16 +59,16 @@ class FeedbackRecorder:
     def add_answer(self, answer: Answer) -> bool:
         """Record an answer; return False if the disk is full, so that no events of it can be recorded.
 
-        Secrets in its messages are redacted. Messages and filters are left out unless conversations are stored.
+        Secrets in its messages are redacted. Messages are left out unless conversations are stored.
         """
         if not self.with_conversations:
-            answer = replace(answer, messages=None, denied=(), allowed=None)
-        messages = answer.messages
-        if messages is not None:
-            redact = self._redact
-            messages = redact_all([dict(message) for message in messages], lambda text: redact(_clean(text)))
-        user_id = answer.user_id if answer.user_id is None else _clean(answer.user_id)
-        if not self._append(replace(answer, messages=messages, user_id=user_id)):
+            answer = replace(answer, messages=None)
+        if answer.messages is not None:
+            said = [dict(message) for message in answer.messages]
+            answer = replace(answer, messages=redact_all(said, lambda text: self._redact(_clean(text))))
+        if answer.user_id is not None:
+            answer = replace(answer, user_id=_clean(answer.user_id))
+        if not self._append(answer):
             return False
         with self._mutex:
             self._recent[answer.answer_id] = {(one.list, one.item_id) for one in answer.shown}
@@ -76,15 +76,13 @@ class FeedbackRecorder:
                 self._recent.popitem(last=False)
         return True
 
-    def add_event(self, answer_id: str, list: str, item_id: str, event: str, event_id: str | None = None) -> None:
+    def add_event(self, answer_id: str, list: str, item_id: str, event: EventName, event_id: str | None = None) -> None:
         """Record what a user did with an item; an `event_id` that is recorded already changes nothing.
 
         The event is checked against the recent answers of this process; of any other answer, an item that was not
         shown changes no outcome. Raises `InputError` for an item that was not shown, or what cannot be an answer's id,
         and `NoSpace` if the disk is full.
         """
-        if event not in EVENTS:
-            raise InputError(f"event: {event!r:.60} is not known; give one of {', '.join(EVENTS)}")
         given = {"answer_id": answer_id, "list": list, "item_id": item_id, "event_id": event_id or ""}
         for name, text in given.items():
             if len(text) > _MAX_ID or not is_clean(text):
@@ -98,8 +96,7 @@ class FeedbackRecorder:
         if items is not None and (list, item_id) not in items:
             where = f" in list {list!r:.60}" if list else ""
             raise InputError(f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items")
-        name = cast(EventName, event)
-        if not self._append(Event(event_id or new_answer_id(now), answer_id, list, item_id, name, now)):
+        if not self._append(Event(event_id or new_answer_id(now), answer_id, list, item_id, event, now)):
             raise NoSpace("the feedback was not recorded, because the disk is full; send it again later")
 
     def _append(self, record: Answer | Event) -> bool:
@@ -108,18 +105,12 @@ class FeedbackRecorder:
                 return False
             try:
                 self._journal.append(record)
-                self._is_full = False
+                self.backlog, self._is_full = self.backlog + 1, False
             except OSError as error:
                 if not self._is_full:
                     logger.error("records cannot be written to %s (%s)", self._journal.path, error)
                 self._is_full = True
             return not self._is_full
-
-    @property
-    def backlog(self) -> int:
-        """The number of records of this process that the database does not have yet."""
-        with self._mutex:
-            return self._journal.num_added + (self._replaced.num_added if self._replaced else 0)
 
     def close(self) -> None:
         """Deliver the rest, for a few seconds at most; what is left is delivered by the next process."""
@@ -137,12 +128,7 @@ class FeedbackRecorder:
         with self._mutex:
             self._is_closed = True
         self._try()
-        if self._replaced:
-            self._replaced.close()
-        if self._journal.num_added:
-            self._journal.close()
-        else:
-            self._journal.remove()
+        self._journal.close()
 
     def _try(self) -> bool:
         """Deliver everything; return whether that worked."""
@@ -160,23 +146,18 @@ class FeedbackRecorder:
         return True
 
     def _deliver_own(self) -> None:
-        """Deliver the journal, which a new one replaces first; if the last delivery failed, begin with its journal."""
-        self._deliver_replaced()
-        if self._journal.num_added:
-            try:
-                fresh = Journal.create(self._folder)
-            except OSError:  # a full disk: the journal stays, and is delivered again later
-                deliver(self._journal, self._store, is_kept=True)
-                raise
+        """Deliver the journal, and empty it once the database has all of it."""
+        delivered = 0  # bytes
+        while True:
             with self._mutex:
-                self._replaced, self._journal = self._journal, fresh
-            self._deliver_replaced()
-
-    def _deliver_replaced(self) -> None:
-        if self._replaced is not None:
-            deliver(self._replaced, self._store)
+                size, number = self._journal.size, self.backlog
+                if size == delivered:
+                    self._journal.clear()
+                    return
+            deliver(self._journal, self._store, delivered, size)
             with self._mutex:
-                self._replaced = None
+                self.backlog -= number
+            delivered = size
 
 
 def _clean(text: Any) -> str:

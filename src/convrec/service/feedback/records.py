@@ -2,13 +2,13 @@
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from uuid import UUID
 
 EventName = Literal["accepted", "rejected", "clicked", "watched", "hidden", "withdrawn"]
-EVENTS: tuple[EventName, ...] = get_args(EventName)
 # The last of these is an item's state; `clicked` and `watched` are facts beside it.
 STATES: tuple[EventName, ...] = ("accepted", "rejected", "hidden", "withdrawn")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,8 +33,7 @@ class Answer:
     """One answer of the service; an answer without `shown` is an empty one.
 
     `time` is aware. `arm` is "champion" or "challenger" during an experiment. `messages` have no secrets, and are None
-    unless conversations are stored. `denied` and `allowed` are the ids of the items that the user excluded or alone
-    allowed (None: all), kept with the messages.
+    unless conversations are stored.
     """
 
     answer_id: str
@@ -45,8 +44,6 @@ class Answer:
     latency_seconds: float
     messages: Sequence[dict[str, Any]] | None
     shown: tuple[Shown, ...]
-    denied: tuple[str, ...] = ()
-    allowed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,6 @@ def new_answer_id(now: datetime) -> str:
 
 def is_answer_id(text: str) -> bool:
     """Return whether a text has the form of `new_answer_id`."""
-    try:
+    with suppress(ValueError):
         return UUID(text).version == 7
-    except ValueError:
-        return False
+    return False

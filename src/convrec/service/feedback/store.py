@@ -105,7 +105,7 @@ class FeedbackStore:
     def answers(
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
     ) -> pl.DataFrame:
-        """Return the answers, oldest first; `messages`, `denied` and `allowed` are JSON or null."""
+        """Return the answers, oldest first; `messages` are JSON or null."""
         query = select(answers)
         if experiment is not None:
             query = query.where(answers.c.experiment == experiment)
@@ -193,10 +193,9 @@ def open_store(root: Path, given: str | None = None) -> FeedbackStore:
 
 
 def _answer_row(answer: Answer) -> dict[str, Any]:
-    row = {**vars(answer), "num_items": len(answer.shown), "denied": answer.denied or None}
+    messages = None if answer.messages is None else json.dumps(list(answer.messages), ensure_ascii=False)
+    row = {**vars(answer), "num_items": len(answer.shown), "messages": messages}
     del row["shown"]
-    for name in ("messages", "denied", "allowed"):
-        row[name] = None if row[name] is None else json.dumps(list(row[name]), ensure_ascii=False)
     return row
 
 

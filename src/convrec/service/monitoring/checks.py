@@ -57,8 +57,8 @@ def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], E
     """Return the checks of the settings, in their order. `embedder` makes an embedder fitted on texts."""
     ours, theirs, liked = found.conversations, found.training.conversations, found.training.liked
     now, before = found.window.answers, found.before.answers
-    accepted, shown = (_items(found.window, accepted) for accepted in (True, False))
-    accepted_before = np.bincount(_items(found.before, True)[0], minlength=len(liked))
+    accepted = _accepted(found.window)
+    accepted_before = np.bincount(_accepted(found.before)[0], minlength=len(liked))
     named = np.bincount(theirs.items()[0], minlength=len(liked))
     seconds = now["latency_seconds"].drop_nulls().to_numpy()
 
@@ -78,9 +78,7 @@ def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], E
         "accepted_items": distance(accepted, liked, "accepted items"),
         # What the model prefers to show cancels out.
         "accepted_before": distance(accepted, accepted_before, "accepted items", int(accepted_before.sum())),
-        "shown_items": distance(shown, liked, "shown items"),
         "new_items": _new_items(found),
-        "dead_items": _dead_items(found),
         # Without earlier acceptances, nothing could have fallen.
         "acceptance": (min(len(now), len(before)) if before["accepted"].sum() else 0, "answers", lambda: _fall(found)),
         "latency_p95_seconds": (len(seconds), "answers", lambda: (quantile_span(seconds, 0.95), "")),
@@ -101,10 +99,9 @@ def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], E
     return made
 
 
-def _items(feedback: Feedback, accepted: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the catalog items and persons of the accepted, or of all shown items."""
-    rows = feedback.shown.filter(pl.col("item") != OUTSIDE)
-    rows = rows.filter("accepted") if accepted else rows
+def _accepted(feedback: Feedback) -> tuple[np.ndarray, np.ndarray]:
+    """Return the catalog items that were accepted, and the persons."""
+    rows = feedback.shown.filter("accepted", pl.col("item") != OUTSIDE)
     return rows["item"].to_numpy(), rows["person"].to_numpy()
 
 
@@ -134,13 +131,6 @@ def _new_items(found: Watched) -> _Judge:
         return span._replace(low=max(0.0, span.low)), detail
 
     return len(items), "named and accepted items", measure
-
-
-def _dead_items(found: Watched) -> _Judge:
-    items, size = found.window.shown["item"].to_numpy(), len(found.titles)
-    dead = size - len(np.unique(items[items != OUTSIDE]))
-    share = dead / size  # of the whole catalog: it has no sampling error
-    return len(items), "shown items", lambda: (Span(share, share, share, size), f"{dead:,} of {size:,} items")
 
 
 def acceptance(answers: pl.DataFrame) -> Span:

@@ -13,10 +13,9 @@ from convrec.evaluation.headline import Fact
 from convrec.evaluation.page import GREY, LINES, figure, render_page
 from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check, acceptance
 from convrec.service.monitoring.settings import Checks
-from convrec.service.monitoring.statistics import Span, quantile_span, wilson
+from convrec.service.monitoring.statistics import Span, wilson
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
-_PERCENTILES = (0.5, 0.95, 0.99)
 _MOVED = 8  # items in the table of those that gained or lost most
 
 
@@ -35,8 +34,6 @@ def render_report(watched: Watched, checks: Sequence[Check], model: str, tested:
         facts=_facts(watched, checks, tested),
         figures={name: plot for name, plot in figures.items() if plot},
         moved=_moved(watched),
-        latencies={name: _latencies(feedback) for name, feedback in both.items()},
-        percentiles=_PERCENTILES,
     )
 
 
@@ -117,11 +114,6 @@ def _ranks_figure(both: dict[str, Feedback]) -> Markup | None:
         if spans:
             traces.append(_points(list(spans.values()), list(spans), name, place, "rank %{x}"))
     return figure("ranks", traces, "rank", "share accepted", 320, rangemode="tozero") if traces else None
-
-
-def _latencies(feedback: Feedback) -> list[Span] | None:
-    seconds = feedback.answers["latency_seconds"].drop_nulls().to_numpy()
-    return [quantile_span(seconds, share) for share in _PERCENTILES] if len(seconds) else None
 
 
 def _moved(watched: Watched) -> list[dict[str, Any]]:

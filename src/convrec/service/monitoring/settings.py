@@ -1,7 +1,6 @@
 """monitoring.yaml as a frozen model: the window, and the limits of the checks."""
 
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 
@@ -9,21 +8,19 @@ from convrec.project.config.base import Section, Share, validated
 from convrec.project.yaml import read_yaml
 
 SETTINGS_FILE = Path("monitoring.yaml")
-_Sample = Annotated[int, Field(ge=1, description="with a smaller sample, the check says: not enough data")]
-
-
-class ShareLimit(Section):
-    """A limit for a share or another figure between 0 and 1."""
-
-    max: Share = Field(description="an alarm if the whole 95 % interval is above this")
-    min_sample: _Sample
 
 
 class SecondsLimit(Section):
     """A limit for a time in seconds."""
 
     max: float = Field(gt=0, description="an alarm if the whole 95 % interval is above this")
-    min_sample: _Sample
+    min_sample: int = Field(ge=1, description="with a smaller sample, the check says: not enough data")
+
+
+class ShareLimit(SecondsLimit):
+    """A limit for a share or another figure between 0 and 1."""
+
+    max: Share = Field(description="an alarm if the whole 95 % interval is above this")
 
 
 class Checks(Section):
@@ -33,9 +30,7 @@ class Checks(Section):
     named_items: ShareLimit | None = Field(None, title="Items that users name, distance to training")
     accepted_items: ShareLimit | None = Field(None, title="Accepted items, distance to training")
     accepted_before: ShareLimit | None = Field(None, title="Accepted items, distance to those before")
-    shown_items: ShareLimit | None = Field(None, title="Shown items, distance to training")
     new_items: ShareLimit | None = Field(None, title="New items among those named and accepted")
-    dead_items: ShareLimit | None = Field(None, title="Catalog items that were never shown")
     acceptance: ShareLimit | None = Field(None, title="Fall of acceptances per answer")
     latency_p95_seconds: SecondsLimit | None = Field(None, title="Latency, 95th percentile in seconds")
     not_in_catalog: ShareLimit | None = Field(None, title="Answers with a wrong item")

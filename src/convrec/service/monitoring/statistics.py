@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.special import rel_entr
-from scipy.stats import rankdata
+from scipy.stats import binomtest, rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
 
@@ -31,10 +31,8 @@ class Span(NamedTuple):
 
 def wilson(count: int, n: int) -> Span:
     """Return a share with the interval of Wilson (JASA, 1927), which is also valid near 0 and 1."""
-    share, spread = count / n, Z**2 / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z / (1 + spread) * (share * (1 - share) / n + spread / (4 * n)) ** 0.5
-    return Span(share, max(0.0, middle - half), min(1.0, middle + half), n)
+    low, high = binomtest(count, n).proportion_ci(method="wilson")
+    return Span(count / n, float(low), float(high), n)
 
 
 def clustered_error(influence: np.ndarray, persons: Sequence[str] | np.ndarray) -> float:
