@@ -84,7 +84,7 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
     assert {f"rank_grpo_constrained_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
-    assert (project / "runs" / "report.html").stat().st_size > 10_000
+    assert (project / "reports" / "report.html").stat().st_size > 10_000
 
 
 def test_no_secret_is_written_or_told(project, trained):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
-from markupsafe import Markup
 
 from convrec.evaluation.examples import Example
 from convrec.evaluation.figures import (
@@ -17,12 +16,11 @@ from convrec.evaluation.figures import (
     system_figures,
     training_figures,
 )
-from convrec.evaluation.headline import Fact, findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
 from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 
-_RUN = Markup("<!-- the summary of the run -->")  # where `add_run` puts it
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = ("mrr", "novelty", "diversity", "popularity_lift", "coverage")
@@ -94,7 +92,6 @@ def render_report(found: Findings) -> str:
     return render_page(
         "report.html.j2",
         **vars(found),
-        run_mark=_RUN,
         simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
         list_length=parameters["common.list_length"],
         systems=systems,
@@ -133,11 +130,3 @@ def render_report(found: Findings) -> str:
             **story_figures(found.plots, evaluation, systems, headline),
         },
     )
-
-
-def add_run(page: str, facts: Sequence[Fact], tables: Sequence[Any]) -> str:
-    """Return the report `page` with the summary of a pipeline run at its top.
-
-    `tables` have a `title`, a `header` and `rows` of texts; the first column names the rows.
-    """
-    return page.replace(_RUN, render_page("run.html.j2", facts=facts, tables=tables), 1)

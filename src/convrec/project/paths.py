@@ -37,7 +37,6 @@ class Paths:
         self.predictions = root / "predictions"
         self.report = root / "reports" / "report.html"
         # No outputs of the graph:
-        self.run_report = root / "runs" / "report.html"  # `report` with the decision and times of the last flow
         self.monitoring_report = root / "runs" / "monitoring.html"
         self.monitoring_figures = root / "runs" / "monitoring.json"
         self.comparison = root / "comparison"  # of `convrec compare`
