@@ -37,18 +37,6 @@ def _set_up() -> None:
     quiet_libraries()
 
 
-_BEGIN = """\
-convrec trains, tests and serves small language models that recommend from conversations.
-
-Begin with:
-  python -m flows.train                 run the whole pipeline with params.yaml, register and promote
-  convrec recommend "I loved Heat"      ask the champion
-  convrec profile --help                choose other data, another model, a GPU
-
-`convrec --help` lists every command, `convrec COMMAND --help` its options.
-"""
-
-
 def load_commands() -> "App":
     """Import the modules of the commands, and return the application that they have joined."""
     # Called inside `main`, which handles Ctrl-C.
@@ -104,15 +92,12 @@ def main(arguments: list[str] | None = None) -> None:
 
     Mistakes of the user end with one line and status 2, what may be back later with 75, Ctrl-C with 130.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     name = "convrec"
     try:
         for place, text in enumerate(given, start=1):
             if not is_clean(text):
                 raise InputError(f"argument {place}, {ascii(text):.99}: not UTF-8, or with a NUL; write it in UTF-8")
-        if not given:
-            print(_BEGIN, end="")
-            return
         app = load_commands()
         words = app.parse_commands(given)[0]
         name = " ".join(["convrec", *(word for word in words if not word.startswith("-"))])

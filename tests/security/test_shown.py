@@ -4,8 +4,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog, Item
-from convrec.demonstrations.answers import Dropped, ParsedAnswer
-from convrec.demonstrations.responses import _lines
 from convrec.project.errors import InputError
 from convrec.service.app.server import hosts_of, listening, make_app
 from convrec.service.recommender import Recommendation, RecommendedList
@@ -66,10 +64,5 @@ def test_a_title_in_html_is_shown_as_text(browser):
 
 def test_a_title_does_not_steer_the_terminal():
     steering = "\x1b]0;owned\x07\x1b[31mHeat\u202e"
-    for shown in (str(RecommendedList([Recommendation(1, steering, 1995, -1.0)])), "\n".join(_told(steering))):
-        assert "Heat" in shown and not set(shown) & set("\x1b\x07\u202e")
-
-
-def _told(title: str) -> list[str]:
-    place = {"title": title, "year": None, "items": [], "match": None}
-    return list(_lines(1, ParsedAnswer([], [Dropped(2, title, "prose")]), [place]))
+    shown = str(RecommendedList([Recommendation(1, steering, 1995, -1.0)]))
+    assert "Heat" in shown and not set(shown) & set("\x1b\x07\u202e")

@@ -11,7 +11,6 @@ import pandas as pd
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.page import LINES, curve, figure, render_page
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.stages.rank_grpo import align
 from convrec.pipeline.variants import Experiment, gain_text, mean_of_seeds, params_of_seeds, require_made
@@ -74,26 +73,10 @@ def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def comparison_page(result: dict[str, Any], curves: pd.DataFrame) -> str:
-    """Return the HTML page of a comparison: the table, and the curves over steps and over seconds."""
-    metric, figures = result["metric"], {}
-    for title, axis in (("steps", "step"), ("seconds", "seconds")):
-        traces = []
-        for position, (name, runs) in enumerate(curves.groupby("algorithm", sort=False)):
-            color, symbol = LINES[position % len(LINES)]
-            for _, run in runs.groupby("seed"):
-                pale = curve(run, metric, str(name), color, x=axis)
-                traces.append(pale.update(opacity=0.3, showlegend=False, hoverinfo="skip", line_width=1))
-            mean = runs.groupby("step", as_index=False)[["seconds", metric]].mean()
-            traces.append(curve(mean, metric, str(name), color, symbol, x=axis))
-        figures[title] = figure(axis, traces, axis, metric_label(metric), 420)
-    return render_page("comparison.html.j2", result=result, figures=figures)
-
-
 def compare_algorithms(
     params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None
 ) -> Path:
-    """Run every variant with every seed; write `compare.json`, `curves.csv` and `compare.html`; return the page.
+    """Run every variant with every seed; write `compare.json` and `curves.csv`; return the first.
 
     The table has each variant's mean validation NDCG and its standard deviation over seeds, and its paired differences
     to GRPO (if it is a variant) and to the SFT model. Their 95 % bootstrap intervals are over persons, with each row's
@@ -129,16 +112,12 @@ def compare_algorithms(
                 entry[f"over_{baseline}"] = evaluation.gain(table, other, metric)._asdict()
                 entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
             result["algorithms"][name] = entry
-        curves = _curves(folders, metric)
-        target = paths.comparison
-        write_text(target / "curves.csv", curves.to_csv(index=False, float_format="%.6g"))
-        write_json(target / "compare.json", result)
-        page = target / "compare.html"
-        write_text(page, comparison_page(result, curves))
-        for path in (target / "compare.json", page):
-            record.log_artifact(path)
+        target = paths.comparison / "compare.json"
+        write_text(paths.comparison / "curves.csv", _curves(folders, metric).to_csv(index=False, float_format="%.6g"))
+        write_json(target, result)
+        record.log_artifact(target)
     print_comparison(result)
-    return page
+    return target
 
 
 def print_comparison(result: dict[str, Any]) -> None:

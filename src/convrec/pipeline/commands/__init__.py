@@ -16,20 +16,20 @@ from convrec.project.paths import Paths
 if TYPE_CHECKING:
     from convrec.project.config.params import Params
 
-ASK, PIPELINE, MEASURE, WATCH, ANSWERS, REGISTRY = (
+ASK, PIPELINE, MEASURE, WATCH, REGISTRY = (
     Group.create_ordered(title)
     for title in (
         "Ask a model",
         "Run and change the pipeline",
         "Measure and compare",
         "Watch the service",
-        "A language model's answers",
         "Registry and tracking",
     )
 )
 app = App(
     name="convrec",
-    help="Train, test and serve small language models that recommend from conversations.",
+    help="Train, test and serve small language models that recommend from conversations.\n\n"
+    "`python -m flows.train` runs the whole pipeline with params.yaml, registers the model, and promotes it.",
     version=f"convrec {__version__}",
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
     exit_on_error=False,

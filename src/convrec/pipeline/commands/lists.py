@@ -1,17 +1,14 @@
-"""`convrec evaluate`, `score`, `results`, `parse`, `remap`: figures of lists, and a language model's answers."""
+"""`convrec evaluate`, `score` and `results`: figures of lists."""
 
 import json
 import logging
-from dataclasses import dataclass
-from functools import partial
-from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import ANSWERS, MEASURE, AsJson, NonNegativeInt, PositiveInt, Whole, app, project
+from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, Whole, app, project
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
@@ -22,52 +19,34 @@ _CATALOG = Paths().catalog
 @app.command(group=MEASURE)
 def evaluate(
     *,
-    model: list[str] | None = None,
-    checkpoints: str | None = None,
-    every: PositiveInt | None = None,
-    split: Literal["train", "validation", "test"] | None = None,
+    model: list[str],
+    split: Literal["train", "validation", "test"] = "test",
     max_prompts: NonNegativeInt | None = None,
     engine: Literal["transformers", "vllm"] | None = None,
     constrained: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score any model, or the checkpoints of a training (docs/evaluation.md).
+    """Score any model (docs/evaluation.md).
 
     Example: convrec evaluate --model models:/convrec-recommender@champion --split test
 
     Args:
-        model: Score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable.
-        checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
-        every: With --checkpoints: only those at multiples of this step.
-        split: Default: test with --model, validation with --checkpoints.
+        model: A Hugging Face folder or name, a checkpoint, or a registry version (models:/NAME@ALIAS); repeatable.
         max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
-        constrained: With --model: lists contain only catalog items.
+        constrained: Lists contain only catalog items.
     """
-    if bool(model) == bool(checkpoints):
-        raise InputError("give either --model or --checkpoints")
-    if every is not None and not checkpoints:
-        raise InputError(f"--every {every}: give --checkpoints, too")
-    if constrained and not model:
-        raise InputError("--constrained needs --model; checkpoints are scored as in training")
-    from convrec.pipeline import evaluate_models as module
+    from convrec.pipeline.evaluate_models import evaluate_models, print_evaluations
     from convrec.pipeline.memory import with_settings
 
     given = {"evaluate.max_prompts": max_prompts, "evaluate.engine": engine}
-    given = {name: value for name, value in given.items() if value is not None}
     params, paths = project()
-    params = with_settings(params, given, "convrec evaluate")
-    if model:
-        results = module.evaluate_models(params, paths, model, split or "test", constrained)
-        show = partial(module.print_evaluations, results)
-    else:
-        stages = str(checkpoints).split(",")
-        results = [module.evaluate_checkpoints(params, paths, stages, every, split or "validation")]
-        show = partial(module.print_checkpoints, results[0])
+    params = with_settings(params, {k: v for k, v in given.items() if v is not None}, "convrec evaluate")
+    results = evaluate_models(params, paths, model, split, constrained)
     if as_json:
         print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
     else:
-        show()
+        print_evaluations(results)
 
 
 @app.command(group=MEASURE)
@@ -143,78 +122,3 @@ def _cutoffs(text: str | None, list_length: int) -> list[int]:
     if cutoffs[0] < 1 or cutoffs[-1] > list_length:
         raise InputError(f"--cutoffs {text:.40}: give numbers from 1 to --list-length {list_length}, or raise it")
     return cutoffs
-
-
-Ratio = Annotated[float, Parameter(validator=Number(gt=0, lte=100))]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Answers:
-    """Options of both commands.
-
-    Args:
-        responses: JSON lines of {conversation, response, seen?}.
-        catalog: CSV, JSON lines, Parquet or pickle.
-        min_ratio: Minimum ratio of a fuzzy title match with a matching year.
-        min_ratio_without_year: Minimum ratio without a year.
-    """
-
-    responses: Path
-    catalog: Path = Paths().catalog
-    min_ratio: Ratio = 85.0
-    min_ratio_without_year: Ratio = 97.0
-
-    @property
-    def grounding(self) -> tuple[float, float]:
-        """The minimum ratios of a match with and without a year."""
-        return self.min_ratio, self.min_ratio_without_year
-
-
-@app.command(group=ANSWERS)
-def parse(*, answers: Answers, out: Path | None = None) -> None:
-    """Show the items parsed from a language model's answers, and the dropped lines.
-
-    Example: convrec parse --responses answers.jsonl
-
-    Args:
-        out: Also write the result as JSON lines.
-    """
-    from convrec.demonstrations.responses import print_parsed
-
-    for line in print_parsed(answers.responses, answers.catalog, answers.grounding, out):
-        print(line)
-
-
-@app.command(group=ANSWERS)
-def remap(
-    *,
-    answers: Answers,
-    out: Path,
-    top: Annotated[Whole, Parameter(validator=Number(gte=1, lte=100_000))] = 20,
-    embedder: str = "tfidf",
-    conversation_weight: Annotated[float, Parameter(validator=Number(gte=0, lt=inf))] = 1.0,
-) -> None:
-    """Ground a language model's answers in a catalog; write items and scores.
-
-    Example: convrec remap --responses answers.jsonl --out lists.jsonl
-
-    Args:
-        out: The same rows with `items` (rank, title, year, score, source).
-        top: Items per list.
-        embedder: tfidf, or the name of a sentence-transformers model.
-        conversation_weight: The weight lambda of the conversation's similarity.
-    """
-    from convrec.demonstrations.responses import remap_responses
-
-    print(
-        remap_responses(
-            answers.responses,
-            answers.catalog,
-            out,
-            top=top,
-            embedder=embedder,
-            conversation_weight=conversation_weight,
-            grounding=answers.grounding,
-        )
-    )
