@@ -81,9 +81,9 @@ def compare(
             gspo, dr_grpo, dapo; dpo, sdpo, sprec.
         steps: Steps of each run; default: rank_grpo.max_steps.
     """
-    from convrec.pipeline.compare import compare_algorithms
+    from convrec.pipeline.comparisons import compare_algorithms
 
-    print(f"Curves: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
+    print(f"As JSON: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
 
 
 @app.command(group=MEASURE)
@@ -92,6 +92,6 @@ def ablate_demonstrations(*, seeds: Seeds = 1) -> None:
 
     Example: convrec ablate-demonstrations --seeds 3
     """
-    from convrec.pipeline.ablation import ablate
+    from convrec.pipeline.comparisons import ablate
 
     print(f"As JSON: {ablate(*project(), seeds)}")

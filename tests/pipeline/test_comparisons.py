@@ -1,6 +1,6 @@
 import pytest
 
-from convrec.pipeline.compare import run_params, variant
+from convrec.pipeline.comparisons import run_params, variant
 from convrec.project.config.params import load_params, parse_params
 from convrec.project.errors import InputError
 
