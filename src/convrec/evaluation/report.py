@@ -49,7 +49,6 @@ class Findings:
 
     - `parameters`: the parameters, flat; `code`: the state of git, or empty.
     - `data`, `demonstrations`, `training` (by stage), `evaluation`: the stages' metrics files.
-    - `exposure`: acceptance of shown items by rank and by item (see `data.exposure`); empty without recorded feedback.
     - `quarantined`: source, reason and number of the rows that were left out.
     - `plots`: the stages' curves by name (`figures.PLOTS`).
     - `ranks`: the share of rows with a hit at each rank, by system.
@@ -60,7 +59,6 @@ class Findings:
     parameters: Mapping[str, Any]
     code: Mapping[str, str]
     data: Mapping[str, Any]
-    exposure: Mapping[str, Any]
     data_files: Sequence[DataFile]
     quarantined: Sequence[tuple[str, str, int]]
     demonstrations: Mapping[str, Any]

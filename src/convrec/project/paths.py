@@ -31,7 +31,6 @@ class Paths:
         self.processed = root / "data" / "processed"
         self.catalog = self.processed / "catalog.parquet"
         self.world = self.processed / "world.parquet"  # the oracle's lists and the users' tastes of the embedded world
-        self.exposures = self.processed / "exposures.parquet"  # impressions and acceptances of items, from feedback
         self.quarantine = self.processed / "quarantine.parquet"
         self.demonstrations = root / "data" / "demonstrations"
         self.predictions = root / "predictions"

@@ -162,14 +162,6 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
         is_recorded = rows["conversation_id"].str.startswith("feedback/")
         assert rows[~is_recorded]["prompt_id"].to_list() == splits[name]["prompt_id"].to_list()
         assert is_recorded.sum() > 0
-    exposures = pd.read_parquet(Paths(project).exposures)
-    assert list(exposures) == ["month", "item_id", "rank", "shown", "accepted"] and exposures["shown"].sum() == 120
-    exposure = json.loads((project / "results" / "data.json").read_text())["exposure"]
-    assert [(row["rank"], row["shown"], row["accepted"]) for row in exposure["by_rank"]] == [
-        (1, 40, 0),
-        (2, 40, 40),
-        (3, 40, 0),
-    ]
 
 
 def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):

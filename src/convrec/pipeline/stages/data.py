@@ -17,7 +17,6 @@ from convrec.data.conversations import (
     split_by_period,
     with_repeatable,
 )
-from convrec.data.exposure import by_month, describe_exposure
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
@@ -85,19 +84,9 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
         if name == "feedback":
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
-            _log_feedback(sources[name])
         else:
             sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
     return combine(sources)
-
-
-def _log_feedback(source: Source) -> None:
-    shown = source.exposure
-    assert shown is not None
-    answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
-    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and source.rows.empty else ""
-    found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(source.rows):,} rows"
-    logger.info("feedback: %s%s", found, hint)
 
 
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
@@ -188,9 +177,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     paths.world.unlink(missing_ok=True)  # of an earlier source
     if source.world is not None:
         source.world.to_parquet(paths.world, index=False)
-    paths.exposures.unlink(missing_ok=True)
-    if source.exposure is not None:
-        by_month(source.exposure).write_parquet(paths.exposures)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
     statistics, plots = describe(splits, source.catalog)
     _report_years(splits, source.catalog)
@@ -205,8 +191,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         **counts,
         "statistics": statistics,
     }
-    if source.exposure is not None:
-        metrics["exposure"] = describe_exposure(source.exposure)
     headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)
