@@ -49,7 +49,7 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 	@prefect gcl create gpu --limit 1 > /dev/null 2>&1 || true
 	@prefect --no-prompt automation delete "convrec: flow runs without heartbeat have crashed" > /dev/null 2>&1 || true
 	@prefect automation create --from-file flows/lost_runs.yaml
-	@CONVREC_TRAINING_POOL=$(or $(POOL),gpu) prefect --no-prompt deploy --all
+	@PREFECT_LOGGING_LEVEL=ERROR CONVREC_TRAINING_POOL=$(or $(POOL),gpu) prefect --no-prompt deploy --all
 	@echo "Your own workers need CONVREC_REPOSITORY and CONVREC_WORKSPACES (docs/operations.md)."
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15

@@ -114,9 +114,6 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
-        if problems["leaks"]:
-            text = "%d training rows that repeat a validation or test row are left out (data.checks.leaks)"
-            logger.info(text, problems["leaks"])
     return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
 
 
@@ -128,15 +125,13 @@ def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: fl
     if share <= OUTSIDE_SHARE:
         return
     truths = [(item["title"], item["year"]) for items in splits["test"]["groundtruth"] for item in items]
-    outside = dict.fromkeys(truth for truth in truths if catalog.find(*truth) is None)
+    outside = dict.fromkeys(line(*truth) for truth in truths if catalog.find(*truth) is None)
     lines = [str(item) for item in catalog.items]
-    examples = []
-    for title, year in list(outside)[:_EXAMPLES]:
-        name = line(title, year)
-        examples.append(f"{name!r} (nearest item: {process.extractOne(name, lines)[0]!r})")
+    nearest = {name: process.extractOne(name, lines)[0] for name in list(outside)[:_EXAMPLES]}
+    examples = ", ".join(f"{name!r} (nearest item: {item!r})" for name, item in nearest.items())
     message = (
         f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it, such as "
-        f"{', '.join(examples)}; compare titles and years of conversations and catalog"
+        f"{examples}; compare titles and years of conversations and catalog"
     )
     if share == 1:
         raise InputError(message)
