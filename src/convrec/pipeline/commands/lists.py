@@ -12,7 +12,6 @@ from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, Whole, ap
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
-MAX_CUTOFFS = 100
 _CATALOG = Paths().catalog
 
 
@@ -117,8 +116,6 @@ def _cutoffs(text: str | None, list_length: int) -> list[int]:
     if not all(cutoff.isascii() and cutoff.isdigit() and len(cutoff) < 10 for cutoff in given):
         raise InputError(f"--cutoffs {text:.40}: give integers separated by commas, for instance 5,10")
     cutoffs = sorted({int(cutoff) for cutoff in given})
-    if len(cutoffs) > MAX_CUTOFFS:
-        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
     if cutoffs[0] < 1 or cutoffs[-1] > list_length:
         raise InputError(f"--cutoffs {text:.40}: give numbers from 1 to --list-length {list_length}, or raise it")
     return cutoffs
