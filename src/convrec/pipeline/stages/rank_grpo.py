@@ -54,10 +54,14 @@ logger = logging.getLogger(__name__)
 def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
+    if since is not None and not any(row["date"] for row in rows):
+        raise InputError(f"rank_grpo.since = {since!r}: no training row has a date; give null")
     kept = [row for row in rows if since is None or row["date"][:7] >= since]
     if not kept:
-        last = max(row["date"][:7] for row in rows)
-        raise InputError(f"rank_grpo.since = {since!r}: no training row is that recent; the last date is {last!r}")
+        dates = [row["date"][:7] for row in rows]
+        raise InputError(
+            f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
+        )
     shown = ("groundtruth", "seen_titles")
     return Dataset.from_list([{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept])
 
@@ -181,23 +185,37 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     return chosen
 
 
-def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    shared = {**params.common.prompt_parameters(), "repetition_penalty": params.common.repetition_penalty}
+    return {**params.rank_grpo.of_the_updates(), **shared}
+
+
+def find_start(params: Params, paths: Paths) -> Start:
+    """Return the starting point that the parameters name."""
     from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
 
-    common, config = params.common, params.rank_grpo
+    return resolve_start(params.rank_grpo.start, paths.model("sft"), params.rank_grpo.max_steps, download_checkpoint)
+
+
+def checkpoint_folder(params: Params, paths: Paths, start: Start | None = None) -> Path:
+    """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
+    start = start or find_start(params, paths)
+    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
+    inputs = [*given, paths.split("train"), paths.catalog]
+    return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
+
+
+def run(params: Params, paths: Paths, record: Run) -> None:
+    """Write the aligned model, its last metrics, and its curves (rewards by rank, validation by step)."""
+    common = params.common
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
-    start = resolve_start(config.start, paths.model("sft"), config.max_steps, download_checkpoint)
-    given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
-    shared = {**common.prompt_parameters(), "repetition_penalty": common.repetition_penalty}
-    parameters = {**config.of_the_updates(), **shared}
-    folder = training_folder("rank_grpo", parameters, [*given, paths.split("train"), paths.catalog])
-    code = code_digest(stage_code("rank_grpo"))
+    start = find_start(params, paths)
+    folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
     checkpoint = finished_model(folder, code)
     if checkpoint is None:
         if is_main_process():
-            record_parameters(folder, parameters)
+            record_parameters(folder, _checkpoint_parameters(params))
         checkpoint = align(params, paths, start, folder, record)
     if not is_main_process():
         return

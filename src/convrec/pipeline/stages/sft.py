@@ -74,16 +74,24 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
     return saved, tokenizer
 
 
+def _checkpoint_parameters(params: Params) -> dict[str, Any]:
+    return {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
+
+
+def checkpoint_folder(params: Params, paths: Paths) -> Path:
+    """Return where a training with these parameters and the present inputs keeps its checkpoints."""
+    inputs = [paths.model("base"), paths.demonstration("train")]
+    return training_folder("sft", _checkpoint_parameters(params), inputs)
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
-    parameters = {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
-    folder = training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
-    code = code_digest(stage_code("sft"))
+    folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
     saved = finished_model(folder, code)
     if saved is None:
         if is_main_process():
-            record_parameters(folder, parameters)
+            record_parameters(folder, _checkpoint_parameters(params))
         frame = read_rows(paths.demonstration("train"))
         saved, _ = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
     if not is_main_process():
