@@ -44,7 +44,13 @@ reproduce: $(READY)  ## the published table: MODEL=qwen2.5-0.5b DATA=folder TEAC
 	@convrec results --published
 
 deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREFECT_API_URL; POOL=cpu without a GPU
-	@python -m flows.deploy $(if $(POOL),--training-pool $(POOL))
+	@test -n "$$PREFECT_API_URL" || { echo "PREFECT_API_URL is not set; set it to the server's address (docs/stack.md)" >&2; exit 2; }
+	@for pool in cpu gpu; do prefect work-pool create $$pool --type process > /dev/null 2>&1 || true; done  # they may exist
+	@prefect gcl create gpu --limit 1 > /dev/null 2>&1 || true
+	@prefect --no-prompt automation delete "convrec: flow runs without heartbeat have crashed" > /dev/null 2>&1 || true
+	@prefect automation create --from-file flows/lost_runs.yaml
+	@PREFECT_LOGGING_LEVEL=ERROR CONVREC_TRAINING_POOL=$(or $(POOL),gpu) prefect --no-prompt deploy --all
+	@echo "Your own workers need CONVREC_REPOSITORY and CONVREC_WORKSPACES (docs/operations.md)."
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 

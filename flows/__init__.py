@@ -14,7 +14,7 @@ if _SOURCE not in sys.path:
     sys.path.insert(0, _SOURCE)
 os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]))
 
-from convrec.project.machine import limit_threads  # noqa: E402  (from that folder)
+from convrec.project.machine import limit_threads, quiet_libraries  # noqa: E402  (from that folder)
 
 
 def _leave(_number: int, _frame: object) -> None:
@@ -25,16 +25,11 @@ def _leave(_number: int, _frame: object) -> None:
 if sys.argv[:1] == ["-m"]:  # imports take seconds, and Ctrl-C can exit at once during that time
     signal.signal(signal.SIGINT, _leave)
 
-# No telemetry; Prefect's files stay in the project; a slow machine gets more time to start the server.
+# Prefect's files stay in the project; a slow machine gets more time to start the server.
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-os.environ.setdefault("DO_NOT_TRACK", "1")
 _home = os.environ.setdefault("PREFECT_HOME", str(_ROOT / ".prefect"))
 os.environ.setdefault("PREFECT_SERVER_MEMO_STORE_PATH", str(Path(_home, "memo_store.toml")))
 os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-# No progress bars: the output goes to a log.
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-os.environ.setdefault("TQDM_DISABLE", "1")
-
+quiet_libraries()
 limit_threads()  # OpenMP's threads, in this process and its stages

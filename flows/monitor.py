@@ -1,21 +1,20 @@
-"""The monitoring flow: checks the recorded feedback of the last days, and raises an alarm.
+"""The flows that watch the service: the recorded feedback of the last days, and the online experiment.
 
-It runs as a deployment; `convrec monitor` does the same at once.
+They run as deployments; `convrec monitor` and `convrec experiment status --stop-if-worse` do the same at once.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
-from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
 
 from convrec.project.errors import InputError
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.settings import load_monitoring
 from flows.pipeline import bring_up_to_date, refuse_early, run_name
-from tasks.monitoring import check_feedback, emit_alarm
+from tasks.champion import watch_experiment
+from tasks.monitoring import check_feedback
 
 
 @flow(name="monitor", flow_run_name=run_name("monitor"))
@@ -25,19 +24,25 @@ def monitor(until: str | None = None) -> dict[str, Any]:
     The data stage is brought up to date first, because the feedback is compared with the training data. An alarm emits
     the event `convrec.monitor.alarm`; the run itself succeeds.
     """
-    refuse_early(lambda: _check(until))
+    end = _end(until)
+    refuse_early(load_monitoring)
+    refuse_early(lambda: open_store(Path()).close())
     bring_up_to_date("monitor", stages=["data"])
-    result = check_feedback(until)
-    if result["alarm"]:
-        get_run_logger().warning("alarm: see the report")
-        emit_alarm(result, str(flow_run.get_id()))
-    return result
+    return check_feedback(end)
 
 
-def _check(until: str | None) -> None:
+def _end(until: str | None) -> datetime:
     try:
-        datetime.fromisoformat(until or "2022-04-04")
+        end = datetime.fromisoformat(until) if until else datetime.now(UTC)
     except ValueError:
         raise InputError(f"until = {until!r:.40}: give a day such as 2022-04-04, or 2022-04-04T12:00") from None
-    load_monitoring()
-    open_store(Path()).close()
+    return end if end.tzinfo else end.replace(tzinfo=UTC)
+
+
+@flow(name="experiment", flow_run_name=run_name("experiment"))
+def experiment(feedback: str | None = None) -> str:
+    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse.
+
+    `feedback` is the URL of the feedback database (default: CONVREC_FEEDBACK_URL).
+    """
+    return watch_experiment(feedback)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from prefect import tags
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +21,7 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
+from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline
 from convrec.registry.tracking import (
     connect,
@@ -31,15 +33,13 @@ from convrec.registry.tracking import (
 )
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, MODEL_NAME, aliases_of
-from flows.console import StageConsole
-from flows.summary import summarize, write_run_report
-from flows.temporary_server import start_temporary_server
-from tasks.artifacts import show_link, show_table
+from flows.console import FlowConsole, duration
+from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
-from tasks.command import StageFailed
+from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server, has_server
+from tasks.server import check_server
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -77,9 +77,9 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
     ended, decision, summary = "KILLED", None, ""
     try:
         for place, stage in enumerate(stages):
-            forced = stage.name in force
+            title, forced = f"[{place + 1}/{len(stages)}]  {stage.name:<15}", stage.name in force
             if not forced and not needs_run(stage.name):
-                logger.info("stage %s is up to date", stage.name, extra={"up_to_date": stage.name})
+                logger.info("%s %10s", title, "up to date", extra=SHOWN)
                 continue
             if not outcome["run"]:
                 params = load_params()
@@ -90,16 +90,18 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             began = time.monotonic()
             run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began
+            record = read_record(paths.record(stage.name))
+            figures = record.progress.figures.items() if record and record.progress else ()
+            last = "".join(f"  {name} {value:.4g}" for name, value in figures)
+            logger.info("%s %10s%s", title, duration(seconds[stage.name]), last, extra=SHOWN)
             if stage.name == "data":
                 after_data(outcome["run"])
         if whole:
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
             outcome |= {"version": decision.challenger, "decision": headline(decision)}
             outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
-        found = summarize(seconds, [stage.name for stage in stages], decision, paths)
-        summary = found.markdown(results_markdown(paths) if whole else "")
-        if whole and (outcome["run"] or not paths.run_report.is_file()):
-            write_run_report(found, paths)
+        results = results_markdown(paths) if whole else ""
+        summary = summarize(seconds, [stage.name for stage in stages], decision, paths, results)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"
@@ -108,11 +110,13 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         if outcome["run"]:
             end_pipeline_run(outcome["run"], paths, ended, whole, summary)
     if whole:
-        show_table(f"{name}-results", summary, "The decision, the test results, and the time of each stage")
+        text = "The decision, the test results, and the time of each stage"
+        create_markdown_artifact(summary, key=f"{name}-results", description=text)
     if whole and outcome["run"]:
         if address := run_address(outcome["run"]):
-            show_link(f"{name}-run", address, "The run in MLflow")
-            show_link(f"{name}-report", f"{address}/artifacts/{paths.run_report.name}", "The report of the run")
+            create_link_artifact(address, link_text="The run in MLflow", key=f"{name}-run")
+            report = f"{address}/artifacts/{paths.report.name}"
+            create_link_artifact(report, link_text="The report of the run", key=f"{name}-report")
         push_outputs()
     return outcome
 
@@ -160,13 +164,11 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
     try:
         profile = load_params().common.profile
         check()
-        shown = StageConsole([stage.name for stage in choose_stages()], Console(stderr=True))
+        shown = FlowConsole(Console(stderr=True))
         logging.getLogger("prefect").addHandler(shown)
         logging.getLogger("prefect").propagate = False  # Prefect's console handler is on the root logger
         connect()
         check_server()
-        if not has_server():
-            start_temporary_server()
         with tags(name, profile):
             outcome = run()
     except KeyboardInterrupt:
@@ -192,7 +194,7 @@ def _print(outcome: Outcome) -> None:
     if outcome["run"]:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:
-        lines.append(f"Report: {Paths().run_report}")
+        lines.append(f"Report: {Paths().report}")
     lines.append(f"Tracking UI: {shown_address('') or 'make ui'}")
     if changed := changed_by_runs():
         lines.append(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")

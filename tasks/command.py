@@ -1,16 +1,14 @@
-"""Commands of convrec that tasks run, each in one process: their log, progress, timeout and end."""
+"""The process of a stage that a task runs: its log, errors, retries, timeout and end."""
 
-import json
+import math
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 from prefect.client.schemas.objects import State
@@ -21,19 +19,17 @@ from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable, ou
 from convrec.project.machine import family
 from convrec.project.paths import Paths
 from convrec.project.stage_record import read_record
-from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
-from tasks.artifacts import ProgressBar
-from tasks.server import gpu_slot
+from convrec.training.launch import LOG, SUPERVISED
 
+SHOWN = {"shown": True}  # `extra` of a log line that is also shown in a flow's terminal
 GRACE_SECONDS = 25  # time to write a checkpoint; a worker kills a cancelled flow run after 30 s
 _POLL_SECONDS = 0.1
 _TIMED_OUT = 124  # as `timeout` exits
 _TAIL = 4  # lines of a killed command's log in the message
-T = TypeVar("T")
 
 
 class StageFailed(RuntimeError):
-    """A command of a task failed with this exit status: 128 + N if signal N ended it."""
+    """A stage failed with this exit status: 128 + N if signal N ended it."""
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)
@@ -68,55 +64,33 @@ RETRIES: dict[str, Any] = {
 }
 
 
-def tool_path() -> str:
-    """Return PATH with the commands of this Python environment first."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def follow(name: str, work: Callable[[], int], hours: float | None, variables: dict[str, str]) -> int:
+    """Return the result of `work`, which starts the stage NAME and waits for it, in a thread.
 
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables of this process, which the commands that it starts inherit, for the time of the block."""
-    before = {name: os.environ[name] for name in values if name in os.environ}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values.keys() - before.keys():
-            os.environ.pop(name, None)
-        os.environ.update(before)
-
-
-def follow(name: str, work: Callable[[], T], hours: float | None, variables: dict[str, str] | None = None) -> T:
-    """Return the result of `work`, which starts the command NAME of convrec and waits for it, in a thread.
-
-    The command writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the task's log, with the
-    progress of its record. If this call ends early, by cancellation, an error or Ctrl-C, all processes of the command
-    are ended. If this process is killed, the command gets SIGTERM. Raises `StageFailed` after `hours`.
+    The stage inherits `variables`, and writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the
+    task's log. If this call ends early, by cancellation, an error or Ctrl-C, all processes of the stage are ended. If
+    this process is killed, the stage gets SIGTERM. Raises `StageFailed` after `hours`.
     """
     log, record = Paths().log(name), Paths().record(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
     record.unlink(missing_ok=True)
-    given = {SUPERVISED: str(os.getpid()), LOG: str(log.absolute()), "PATH": tool_path(), **(variables or {})}
-    others = set(psutil.Process().children())
-    deadline = time.monotonic() + hours * 3600 if hours else None
-    logger, bar = get_run_logger(), ProgressBar(name)
-    with _environment(given), ThreadPoolExecutor(1) as thread, log.open(errors="replace") as lines:
+    before, path = dict(os.environ), f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    others, logger = set(psutil.Process().children()), get_run_logger()
+    deadline = time.monotonic() + hours * 3600 if hours else math.inf
+    with ThreadPoolExecutor(1) as thread, log.open(errors="replace") as lines:
 
         def pass_on() -> None:
-            new = [line.rstrip() for line in lines if line.strip()]
-            found = read_record(record) if new else None
-            steps = found.progress if found else None
-            for line in new:
-                logger.info(line, extra={"progress": steps})
-            bar.show(steps)
+            for line in filter(None, map(str.strip, lines)):
+                logger.info(line)
 
+        os.environ.update({SUPERVISED: str(os.getpid()), LOG: str(log.absolute()), "PATH": path, **variables})
         running = thread.submit(work)
         try:
             while not running.done():
                 wait([running], timeout=_POLL_SECONDS)
                 pass_on()
-                if deadline and time.monotonic() > deadline:
+                if time.monotonic() > deadline:
                     raise StageFailed(
                         f"{name} exceeded its timeout of {hours:g} hours; start again to go on from what is done "
                         "(the timeout of a stage is its timeout_hours in dvc.yaml)",
@@ -127,29 +101,10 @@ def follow(name: str, work: Callable[[], T], hours: float | None, variables: dic
             started = {process.pid for process in set(psutil.Process().children()) - others}
             for leader in started | ({found.pid} if found else set()):
                 end_command(leader)
+            os.environ.clear()
+            os.environ.update(before)
             pass_on()  # its last lines, for example about its checkpoint
-        bar.finish()
         return running.result()
-
-
-def ask_convrec(*arguments: str, timeout_hours: float, success: Sequence[int] = (0,)) -> list[dict[str, Any]]:
-    """Return the JSON objects that `convrec ARGUMENTS --json` prints, one per line.
-
-    The command holds a slot of the concurrency limit `gpu`, and ends with the task. Raises `StageFailed` if its exit
-    status is not in `success`, or it exceeds the timeout.
-    """
-    command = ["convrec", *arguments, "--json"]
-
-    def work() -> subprocess.CompletedProcess[str]:
-        ends = ends_with_this_process(signal.SIGTERM)
-        pipe, none = subprocess.PIPE, subprocess.DEVNULL
-        return subprocess.run(command, stdout=pipe, stdin=none, text=True, preexec_fn=ends, check=False)  # noqa: PLW1509
-
-    with gpu_slot():
-        ended = follow(arguments[0], work, timeout_hours)
-    if ended.returncode not in success:
-        raise failure(arguments[0], ended.returncode)
-    return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
 
 
 def end_command(leader: int, grace_seconds: float = GRACE_SECONDS) -> None:

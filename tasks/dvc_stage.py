@@ -20,7 +20,6 @@ from dvc.stage.exceptions import StageCmdFailedError
 from dvc.utils.serialize import ParseError
 from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
-from prefect.logging import get_run_logger
 
 from convrec.project.errors import InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.registry.tracking import PARENT_VARIABLE
@@ -122,11 +121,9 @@ def run_stage(stage: Stage, force: bool, parent_run: str) -> None:
     """Bring one stage up to date; GPU stages wait for the server's limit `gpu`. Raises `StageFailed`."""
     variables = {PARENT_VARIABLE: parent_run, **({RETRAIN: "1"} if force else {})}
     with gpu_slot(stage.gpu):
-        get_run_logger().info("stage %s starts", stage.name)
         status = follow(stage.name, lambda: reproduce(stage.name, force), stage.timeout_hours, variables)
     if status:
         raise failure(stage.name, status)
-    get_run_logger().info("stage %s has ended", stage.name, extra={"ended": stage.name})
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from convrec.project.errors import InputError, Unavailable, outside_cause
 from convrec.registry.tracking import log_text
 from convrec.service.feedback import open_store
 from convrec.service.feedback.store import EXPORTED, export
-from tasks.artifacts import SHOWN
-from tasks.command import RETRIES
+from tasks.command import RETRIES, SHOWN
 
 
 def _dvc(*arguments: str) -> None:

@@ -1,24 +1,17 @@
 """The shared Prefect server of PREFECT_API_URL, and its limit of GPU work."""
 
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectAlreadyExists
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from convrec.project.errors import InputError, Unavailable
 
-GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server
+GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server, which `make deploy` creates
 _LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
-
-
-def has_server() -> bool:
-    """Return whether PREFECT_API_URL names a shared server; without it, each run has a temporary one."""
-    return bool(PREFECT_API_URL.value())
 
 
 def check_server() -> None:
@@ -26,7 +19,7 @@ def check_server() -> None:
 
     Raises `Unavailable` if it does not answer, and `InputError` if it rejects this user or is not a Prefect server.
     """
-    if not has_server():
+    if not PREFECT_API_URL.value():  # each run has a temporary one
         return
     address = f"PREFECT_API_URL = {PREFECT_API_URL.value()!r}"
     try:
@@ -40,16 +33,9 @@ def check_server() -> None:
         raise Unavailable(f"{address} does not answer ({str(error)[:120]}); start it, or unset the variable") from None
 
 
-def ensure_gpu_limit() -> None:
-    """Create the server's concurrency limit for GPU stages, with one slot, if it does not exist."""
-    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
-        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=GPU_LIMIT, limit=1))
-
-
 def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:
     """Wait for and hold a slot of the server's concurrency limit `gpu`; do nothing without a shared server."""
-    if not (needed and has_server()):
+    if not (needed and PREFECT_API_URL.value()):
         return nullcontext()
-    ensure_gpu_limit()
     get_run_logger().info("waiting for a slot of the concurrency limit %r", GPU_LIMIT)
     return concurrency(GPU_LIMIT, occupy=1, lease_duration=_LEASE_SECONDS)

@@ -3,11 +3,10 @@
 import logging
 import multiprocessing
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,9 +19,7 @@ from convrec.project.errors import (
     leave,
     outside_cause,
 )
-from convrec.project.machine import keep_freed_memory, limit_threads
-from convrec.project.paths import Paths
-from convrec.project.stage_record import recorded
+from convrec.project.machine import keep_freed_memory, limit_threads, quiet_libraries
 from convrec.project.text import is_clean
 from convrec.training.launch import LOG, end_with_parent, is_supervised, rank_process
 
@@ -37,28 +34,7 @@ def _set_up() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     logging.getLogger("convrec").setLevel(logging.INFO)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # otherwise logs every retry of a server that is down
-    for name, value in {
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-        "TQDM_DISABLE": "1",  # commands log their own progress
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "DO_NOT_TRACK": "1",
-    }.items():
-        os.environ.setdefault(name, value)
-
-
-_BEGIN = """\
-convrec trains, tests and serves small language models that recommend from conversations.
-
-Begin with:
-  python -m flows.train                 run the whole pipeline with params.yaml, register and promote
-  convrec recommend "I loved Heat"      ask the champion
-  convrec profile --help                choose other data, another model, a GPU
-
-`convrec --help` lists every command, `convrec COMMAND --help` its options.
-"""
+    quiet_libraries()
 
 
 def load_commands() -> "App":
@@ -83,47 +59,18 @@ def _interrupted(name: str) -> NoReturn:
     leave(EXIT_INTERRUPTED)
 
 
-def _follow_flow(with_output: bool) -> None:
-    """Log to the file that the flow reads, if a flow started this command; form a session, which the flow can end."""
+def _follow_flow() -> None:
+    """Write to the file that the flow reads, if a flow started this stage; form a session, which the flow can end."""
     path = os.environ.get(LOG)
     if path is None:
         return
     log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for descriptor in (1, 2) if with_output else (2,):
+    for descriptor in (1, 2):
         os.dup2(log, descriptor)
     os.close(log)
     if "RANK" not in os.environ and os.getsid(0) != os.getpid():
         with suppress(PermissionError):  # it leads a group of processes already
             os.setsid()
-
-
-def _reader_has_left() -> bool:
-    """Return whether the reader of standard output has left, as `head` does; then also discard what is still buffered.
-
-    Other broken pipes, such as those of a server, are errors.
-    """
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:  # standard output has been replaced
-        return False
-    state = select.poll()
-    state.register(descriptor, select.POLLOUT)
-    has_left = any(event & select.POLLERR for _, event in state.poll(0))
-    if has_left:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-    return has_left
-
-
-def _run(command: str, action: Callable[[], int | None]) -> int | None:
-    """Run a command, in the way that the flow which started it needs; return its exit status."""
-    if is_supervised():
-        end_with_parent()
-    is_stage = command == "run"
-    _follow_flow(with_output=is_stage)
-    _set_up()
-    is_followed = LOG in os.environ and not is_stage  # a stage keeps its own record
-    with recorded(command, Paths().record(command)) if is_followed else nullcontext():
-        return action()
 
 
 def _parse(app: "App", given: list[str], name: str) -> tuple[Callable[[], int | None], bool]:
@@ -145,26 +92,30 @@ def main(arguments: list[str] | None = None) -> None:
 
     Mistakes of the user end with one line and status 2, what may be back later with 75, Ctrl-C with 130.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    given = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     name = "convrec"
     try:
         for place, text in enumerate(given, start=1):
             if not is_clean(text):
                 raise InputError(f"argument {place}, {ascii(text):.99}: not UTF-8, or with a NUL; write it in UTF-8")
-        if not given:
-            print(_BEGIN, end="")
-            return
         app = load_commands()
         words = app.parse_commands(given)[0]
         name = " ".join(["convrec", *(word for word in words if not word.startswith("-"))])
         action, is_help = _parse(app, given, name)
-        status = action() if is_help else _run(words[0], action)
+        if not is_help:
+            if is_supervised():
+                end_with_parent()
+            if words[0] == "run":
+                _follow_flow()
+            _set_up()
+        status = action()
         sys.stdout.flush()
+    except BrokenPipeError:  # the reader of the output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(EXIT_PIPE)
     except KeyboardInterrupt:
         _interrupted(name)
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_has_left():
-            sys.exit(EXIT_PIPE)
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library has replaced it
             _interrupted(name)
         reported = error if exit_status(error) else outside_cause(error)

@@ -85,7 +85,7 @@ def _slices(headline):
     }
 
 
-def write_inputs(paths, params, dated, systems, without, exposure=None):
+def write_inputs(paths, params, dated, systems, without):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
     headline = f"ndcg_at_{max(cutoffs)}"
@@ -108,8 +108,6 @@ def write_inputs(paths, params, dated, systems, without, exposure=None):
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
     data = {"catalog": len(CATALOG), "quarantined_share": shares, "problems": problems, **counts}
     data["statistics"] = statistics
-    if exposure is not None:
-        data["exposure"] = exposure
     write_json(paths.results("data"), data)
     write_json(paths.results("demonstrations"), _demonstration_metrics(cutoffs))
     lists = {column: [SFT_LIST, "Heat (1995)"] for column in STEP_COLUMNS.values()}
@@ -160,13 +158,13 @@ def report_params(source="synthetic"):
     return Params.model_validate(raw)
 
 
-def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), exposure=None):
+def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=()):
     """Return the paths and the page of a report.
 
-    Plots in `empty` have no row, `without` are keys of the evaluation, `exposure` is that of recorded feedback.
+    Plots in `empty` have no row, `without` are keys of the evaluation.
     """
     paths, artifacts = Paths(root), []
-    write_inputs(paths, params, dated, systems, without, exposure)
+    write_inputs(paths, params, dated, systems, without)
     for name in empty:
         write_plot(paths.plot(name), [])
     report.run(params, paths, SimpleNamespace(log_artifact=artifacts.append))

@@ -94,19 +94,6 @@ def test_lists_stand_side_by_side_with_their_marks(synthetic):
     assert "SFT: 2 hits" in text and "Rank-GRPO: 2 hits" in text and text.count("An empty list.") == 4
 
 
-def test_recorded_feedback_is_shown_by_rank_and_item(tmp_path, synthetic):
-    ranks = [{"rank": 2, "shown": 1200, "accepted": 60, "rate": 0.05}]
-    items = [{"item_id": item, "shown": 900, "accepted": 90, "rate": 0.1} for item in ("up_2009", "gone_1900")]
-    found = {"shown": 2400, "accepted": 360, "by_rank": ranks, "by_item": items}
-    report = _build(tmp_path, report_params(["synthetic", "feedback"]), exposure=found)
-    assert "Recorded feedback: 2,400 shown items, 360 accepted." in report.text
-    assert ">2</th><td>1,200</td><td>60</td><td>5.0 %</td></tr>" in report.html
-    for name in ("gone_1900", "Up (2009)"):
-        assert f">{name}</th><td>900</td><td>90</td><td>10.0 %</td></tr>" in report.html
-    assert "The data are a simulation" not in report.text
-    assert "The data are a simulation." in synthetic.text and "Recorded feedback" not in synthetic.text
-
-
 def test_failures_are_the_worst_rows(synthetic):
     failures = synthetic.text[synthetic.text.index("Worst failures") :]
     assert "33.3 % of the 3 test rows have no hit" in failures and "the 2 rows with the lowest NDCG@20" in failures

@@ -62,7 +62,7 @@ def test_a_clone_follows_its_repository(origin, tmp_path):
 
 
 def test_clones_share_dvc_s_cache(origin, tmp_path):
-    for folder in (_pull("weekly"), _pull("nightly")):
+    for folder in (_pull("weekly"), _pull("daily")):
         run_in(folder, "dvc", "repro", "--quiet")
         assert (folder / "out").read_text() == "made\n"
     assert (tmp_path / "all" / "ran").read_text() == "ran\n"
@@ -70,7 +70,7 @@ def test_clones_share_dvc_s_cache(origin, tmp_path):
 
 def test_each_deployment_has_its_own_clone():
     names = {step["env"]["NAME"] for found in DEPLOYMENTS.values() for step in found["pull"][0].values()}
-    assert len(names) == len(DEPLOYMENTS) == 7
+    assert len(names) == len(DEPLOYMENTS) == 4
 
 
 @pytest.mark.parametrize("name", ["CONVREC_REPOSITORY", "CONVREC_WORKSPACES"])

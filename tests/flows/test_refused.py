@@ -11,7 +11,7 @@ from prefect.logging import disable_run_logger
 
 from convrec.project.errors import InputError
 from convrec.project.locks import lock_folder
-from flows.champion import evaluate, promote
+from flows.monitor import monitor
 from flows.pipeline import run_and_print
 from flows.refresh import refresh
 from tests.small_project import make_project
@@ -102,8 +102,11 @@ def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monk
         assert status == 2 and "; run in a clone of the project (" in output and output.count("\n") == 1
 
 
-@pytest.mark.parametrize(("flow", "given"), [(evaluate, ()), (promote, ()), (refresh, ("2022-13",))])
+@pytest.mark.parametrize(("flow", "given"), [(monitor, ("yesterday",)), (refresh, ("2022-13",))])
 def test_a_deployed_run_is_refused_before_any_stage(project, flow, given):
-    with disable_run_logger(), pytest.raises(InputError, match="no version is the|test period '2022-13' is neither"):
+    with (
+        disable_run_logger(),
+        pytest.raises(InputError, match="until = 'yesterday': give a day|test period '2022-13' is neither"),
+    ):
         flow.fn(*given)
     assert not (project / "data" / "processed").exists() and not (project / "runs").exists()

@@ -1,4 +1,4 @@
-"""The summary of a pipeline run, and the run's report."""
+"""The summary of a pipeline run."""
 
 from contextlib import closing
 
@@ -8,8 +8,8 @@ from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.evaluation.comparison import Gain
 from convrec.project.paths import Paths
 from convrec.registry.decisions import ALREADY, LATENCY, Comparison, Decision, Gate, Side
-from flows.summary import summarize, write_run_report
-from tests.evaluation.report_files import HOSTILE, build_report, report_params
+from flows.summary import summarize
+from tests.evaluation.report_files import HOSTILE
 
 COMPARED = Comparison(
     challenger=Side("4", "md5", {LATENCY: 0.25}),
@@ -30,19 +30,19 @@ def paths(tmp_path):
     return Paths(tmp_path)
 
 
-def test_the_tokens_of_the_teacher_is_part_of_the_summary(paths):
-    assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
+def test_the_tokens_of_the_teacher_are_part_of_the_summary(paths):
+    assert "teacher" not in summarize({}, ["data"], None, paths)
     with closing(CallStore(paths.calls)) as store:
-        assert not any("teacher" in fact.label for fact in summarize({}, ["data"], None, paths).facts)
+        assert "teacher" not in summarize({}, ["data"], None, paths)
         for prompt in ("Heat?", "Alien?"):
             request = {"model": "teacher", "messages": [{"role": "user", "content": prompt}]}
             store.put(request, ChatAnswer("1. Up", "stop", 900, 300))
-    text = summarize({}, ["data"], None, paths).markdown()
+    text = summarize({}, ["data"], None, paths)
     assert "- Tokens of the LLM teacher: **1,800 read, 600 written** (2 calls, all runs in this folder)" in text
 
 
 def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
-    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths).markdown("RESULTS")
+    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths, "RESULTS")
     assert "- Version 4: **promoted** (better than version 3)" in text
     assert "- NDCG@20 over the champion, version 3: **+0.012 ± 0.010** (on the same 1,741 test rows)" in text
     assert "- Latency: **0.25 s**" in text
@@ -52,19 +52,6 @@ def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
 
 def test_the_first_champion_and_a_version_that_is_champion_already(paths):
     first = summarize({}, ["data"], Decision("promoted", "the first", "4", None, GATES), paths)
-    assert [fact.value for fact in first.facts][:2] == ["promoted", "none"]
-    already = Decision(ALREADY, "", "4", "4")
-    assert [fact.label for fact in summarize({}, ["data"], already, paths).facts][:2] == ["Version 4", "Finished"]
-
-
-def test_the_run_s_report_begins_with_the_summary(tmp_path):
-    paths, page = build_report(tmp_path, report_params())
-    assert 'id="run"' not in page
-    write_run_report(summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths), paths)
-    whole = paths.run_report.read_text(encoding="utf-8")
-    start = whole.index('<section id="run"')
-    assert whole.index('class="card"') < start < whole.index('class="words"')
-    section = whole[start : whole.index("</section>", start)]
-    assert "<dt>Version 4</dt><dd>promoted<small>better than version 3</small>" in section
-    assert "<td>holds</td>" in section and "1m 30s" in section
-    assert "<script>" not in section and "&lt;script&gt;" in section
+    assert first.startswith("- Version 4: **promoted** (the first)\n- Champion before this run: **none**\n- Finished")
+    already = summarize({}, ["data"], Decision(ALREADY, "", "4", "4"), paths)
+    assert already.splitlines()[1].startswith("- Finished")

@@ -119,10 +119,11 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
     params, paths = project
     if expected is None:
         with pytest.raises(InputError, match="rank_grpo: memory does not suffice .* with any batch size"):
-            run_trials(params, paths, 1000, lambda trial: None)
+            list(run_trials(params, paths, 1000))
         assert len(tried) == 6, "16, 8, 4, 2, 1, and with gradient checkpointing"
     else:
-        _, sft, rank_grpo, _ = run_trials(params, paths, 1000, lambda trial: None)
+        last = {trial.stage: trial for trial in run_trials(params, paths, 1000)}
+        sft, rank_grpo = last["sft"], last["rank_grpo"]
         assert rank_grpo.changed == expected and sft.changed == {}
         assert rank_grpo.whole_seconds == 0.5 * params.rank_grpo.max_steps
     assert {size * steps for size, steps in tried} == {16}
@@ -132,7 +133,7 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
 def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypatch):
     monkeypatch.setattr(ScratchProject, "run", lambda _, stage, limit: _trial(stage, 2, output="x\nsft.x = 1: no\n"))
     with pytest.raises(InputError, match="^base_model: sft.x = 1: no$"):
-        run_trials(*project, None, lambda trial: None)
+        list(run_trials(*project, None))
 
 
 def test_the_scratch_project_finds_models_in_folders(params, tmp_path, monkeypatch):

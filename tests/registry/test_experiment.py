@@ -182,7 +182,7 @@ def test_without_the_database_the_experiment_goes_on_until_it_is_stopped(champio
 
 def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, monkeypatch):
     shown: list[str] = []
-    monkeypatch.setattr("tasks.champion.show_table", lambda name, text, _: shown.append(text))
+    monkeypatch.setattr("tasks.champion.create_markdown_artifact", lambda text, **_: shown.append(text))
     monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{tmp_path}/feedback/feedback.db")
     with disable_run_logger():
         assert watch_experiment.fn(None) == "no experiment is running" and not shown

@@ -4,37 +4,19 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
 import pytest
-from prefect.logging import disable_run_logger
 from prefect.states import Failed
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
-from convrec.project.stage_record import read_record
-from tasks.artifacts import ProgressBar
-from tasks.command import StageFailed, ask_convrec, end_command, failure, follow, is_retryable
+from convrec.project.stage_record import recorded
+from tasks.command import StageFailed, end_command, failure, follow, is_retryable
 
 # A command with a child; it goes on when its child is ended first.
 PARENT = ["sh", "-c", 'sleep 600 & echo $! >> "$CONVREC_LOG"; wait; sleep 600']
-# A command that keeps its record as `convrec` does.
-RECORDED = """
-import logging, os, sys, time
-from pathlib import Path
-from convrec.project.errors import InputError
-from convrec.project.stage_record import progress, recorded
-log = logging.getLogger("convrec")
-logging.basicConfig(filename=os.environ["CONVREC_LOG"], level=logging.INFO)
-with recorded("sft", Path("runs/sft.json")) as record:
-    log.info("step 20/80", extra=progress(20, 80, {"loss": 1.5}, 9.0))
-    record.update()
-    print("read", flush=True)
-    sys.stdin.readline()
-    raise InputError("sft.lists = 3: give a step")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +29,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def _run(command: list[str], timeout: float | None = None) -> int:
     hours = timeout / 3600 if timeout else None
-    return follow("sft", lambda: subprocess.run(command, check=False).returncode, hours)
+    return follow("sft", lambda: subprocess.run(command, check=False).returncode, hours, {})
 
 
 def _gone(pid: int) -> bool:
@@ -61,28 +43,9 @@ def test_the_lines_of_a_log_are_passed_on_and_blank_ones_are_not(caplog):
     assert caplog.messages == ["one", "two"]
 
 
-def test_progress_and_errors_are_those_of_the_command_s_record(folder, caplog, monkeypatch):
-    caplog.set_level(logging.INFO)
-    shown, was_shown = [], threading.Event()
-
-    def show(_bar: ProgressBar, percent: float) -> None:
-        shown.append(percent)
-        was_shown.set()
-
-    monkeypatch.setattr(ProgressBar, "_show", show)
-
-    def work() -> int:
-        command = subprocess.Popen([sys.executable, "-c", RECORDED], stdin=-1, stdout=-1, stderr=subprocess.DEVNULL)
-        command.stdout.readline()
-        assert was_shown.wait(60)
-        command.communicate()
-        return command.returncode
-
-    assert follow("sft", work, None) == 1
-    (line,) = (record for record in caplog.records if record.getMessage().endswith("step 20/80"))
-    assert (line.progress.step, line.progress.figures) == (20, {"loss": 1.5}) and shown[0] == 25
-    record = read_record(Paths().record("sft"))
-    assert (record.state, record.message) == ("failed", "sft.lists = 3: give a step")
+def test_the_error_is_that_of_the_stage_s_record():
+    with pytest.raises(InputError), recorded("sft", Paths().record("sft")):
+        raise InputError("sft.lists = 3: give a step")
     assert str(failure("sft", 2)) == "sft ended with status 2: sft.lists = 3: give a step"
 
 
@@ -109,11 +72,6 @@ def test_a_killed_command_is_reported_with_the_end_of_its_log():
 )
 def test_only_errors_that_a_retry_can_fix_are_retried(error, can_help):
     assert is_retryable(None, None, Failed(data=error)) == can_help
-
-
-def test_the_error_of_a_convrec_command_is_its_own():
-    with disable_run_logger(), pytest.raises(StageFailed, match="^promote ended with status 2: --approve needs"):
-        ask_convrec("promote", "--approve", timeout_hours=1)
 
 
 def test_a_command_that_takes_too_long_is_ended_with_its_children(folder):

@@ -1,11 +1,10 @@
 """The report: one self-contained HTML file. Texts of users and models are escaped."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
-from markupsafe import Markup
 
 from convrec.evaluation.figures import (
     DEMONSTRATION_STEPS,
@@ -13,12 +12,11 @@ from convrec.evaluation.figures import (
     system_figures,
     training_figures,
 )
-from convrec.evaluation.headline import Fact, findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
 from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
 
-_RUN = Markup("<!-- the summary of the run -->")  # where `add_run` puts it
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = ("mrr", "novelty", "diversity", "popularity_lift", "coverage")
@@ -56,8 +54,7 @@ def render_report(
     - `plots`: the stages' curves by name (`figures.PLOTS`).
     - `ranks`: the share of rows with a hit at each rank, by system.
     - `shown`: what the template takes as it is (see `stages/report.py`): `data`, the metrics file of the stage `data`;
-      `exposure`, acceptance of shown items by rank and by item; `data_files`; `quarantined`, source, reason and number
-      of the rows left out; `validated`, the rows and prompts of the checkpoints' scores; `without_hit`, the rows
+      `data_files`; `quarantined`, source, reason and number of the rows left out; `validated`, the rows and prompts of the checkpoints' scores; `without_hit`, the rows
       without a hit by Rank-GRPO, and all rows; `examples`, `failures`, `demonstration_examples`; `code`, git's state.
     """
     cutoffs, start = parameters["common.cutoffs"], parameters["rank_grpo.start"]
@@ -78,7 +75,6 @@ def render_report(
         evaluation=evaluation,
         demonstrations=demonstrations,
         training=training,
-        run_mark=_RUN,
         simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
         list_length=parameters["common.list_length"],
         systems=systems,
@@ -115,11 +111,3 @@ def render_report(
             **system_figures(evaluation, ranks, systems, headline),
         },
     )
-
-
-def add_run(page: str, facts: Sequence[Fact], tables: Sequence[Any]) -> str:
-    """Return the report `page` with the summary of a pipeline run at its top.
-
-    `tables` have a `title`, a `header` and `rows` of texts; the first column names the rows.
-    """
-    return page.replace(_RUN, render_page("run.html.j2", facts=facts, tables=tables), 1)

@@ -142,11 +142,11 @@ def _raise_problems(checks: Iterable[Check]) -> None:
         raise InputError("\n".join(problems))
 
 
-def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None, price: float | None) -> None:
+def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None) -> None:
     """Check the machine and, unless `fast`, run the most expensive steps of every stage; print both.
 
-    `memory` limits each stage's resident memory in GiB; the default is the memory that is free now. `price` is that of
-    a machine hour. Raises `InputError` if a check fails, or settings have to change, or for steps on several nodes.
+    `memory` limits each stage's resident memory in GiB; the default is the memory that is free now.
+    Raises `InputError` if a check fails, or settings have to change, or for steps on several nodes.
     """
     nodes = read_nodes().count
     if nodes > 1 and not fast:
@@ -169,13 +169,14 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
         paths.require_split(name)
     limit = int(memory * GIB) if memory is not None else psutil.virtual_memory().available
 
-    def show(trial: "Trial") -> None:
+    console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
+    last: dict[str, Trial] = {}
+    for trial in run_trials(params, paths, limit):
         result = "out of memory" if trial.exceeded else "fits" if trial.status == 0 else f"status {trial.status}"
         console.print(f"  {trial.stage}: {result} ({trial.seconds:.0f} s)")
-
-    console.print(f"\nLongest prompts and lists, with at most {limit / GIB:.1f} GiB of memory:")
-    trials = run_trials(params, paths, limit, show)
-    _print_table(trials, price)
+        last[trial.stage] = trial
+    trials = list(last.values())
+    _print_table(trials)
     changed = {name: value for trial in trials for name, value in trial.changed.items()}
     if changed:
         options = " ".join(f"--set {name}={json.dumps(value)}" for name, value in changed.items())
@@ -186,10 +187,9 @@ def preflight(params: Params, paths: Paths, *, fast: bool, memory: float | None,
     console.print("Everything fits. Start the run: python -m flows.train")
 
 
-def _print_table(trials: "list[Trial]", price: float | None) -> None:
+def _print_table(trials: "list[Trial]") -> None:
     sizes = gpu_bytes()[1]
     header = ["stage", "memory", *(f"GPU {index}" for index in range(len(sizes))), "s/step", "all steps, at most"]
-    header += ["cost, at most"] if price is not None else []
     rows = []
     for trial in trials:
         used = [f"{peak / GIB:.1f} of {size / GIB:.0f} GiB" for peak, size in zip(trial.gpu_peaks, sizes, strict=True)]
@@ -197,6 +197,5 @@ def _print_table(trials: "list[Trial]", price: float | None) -> None:
         if trial.seconds_per_step is not None and trial.whole_seconds is not None:
             hours = trial.whole_seconds / 3600
             cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
-            cells += [f"{hours * price:.2f}"] if price is not None else []
         rows.append(cells)
     TextTable(header, rows).print(120, wrap=True)

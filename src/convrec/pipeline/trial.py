@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -182,13 +182,12 @@ def _longest(split: Path, number: int) -> pd.DataFrame:
     return pd.DataFrame(rows[:number])
 
 
-def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[Trial], None]) -> list[Trial]:
-    """Run every stage's most expensive steps in a scratch project; return the last trial of each of `STAGES`.
+def run_trials(params: Params, paths: Paths, limit: int | None) -> Iterator[Trial]:
+    """Run every stage's most expensive steps in a scratch project, and yield each trial.
 
-    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits.
-    `show` gets each trial. Raises `InputError` if a stage ends with an error or does not fit with any settings.
+    If a stage runs out of memory, it runs again with settings of less memory and the same result until it fits, so the
+    last trial of each of `STAGES` fits. Raises `InputError` if a stage ends with an error, or fits with no settings.
     """
-    trials = []
     # Git ignores this folder, and `make clean` removes what a killed preflight leaves in it.
     place = paths.root.resolve() / CHECKPOINTS
     place.mkdir(exist_ok=True)
@@ -198,27 +197,21 @@ def run_trials(params: Params, paths: Paths, limit: int | None, show: Callable[[
             changed: dict[str, Any] = {}
             while True:
                 trial = scratch.run(stage, limit)
-                show(trial)
+                yield replace(trial, changed=changed, whole_seconds=_whole_seconds(params, paths, trial))
                 if trial.status == 0 and not trial.exceeded:
                     break
-                settings = smaller_settings(scratch.params, stage) if trial.exceeded else None
+                if not trial.exceeded:
+                    kind = "" if trial.status == EXIT_BAD_INPUT else f"ended with status {trial.status}: "
+                    raise InputError(f"{stage}: {kind}{trial.output.strip().rpartition(chr(10))[2]}")
+                settings = smaller_settings(scratch.params, stage)
                 if settings is None:
-                    raise InputError(_failure(trial))
+                    used = f"{trial.peak / GIB:.1f} GiB"
+                    raise InputError(f"{stage}: memory does not suffice ({used}) with any batch size; {LESS_MEMORY}")
                 scratch.change(settings)
-                changed |= settings
-            trials.append(replace(trial, changed=changed, whole_seconds=_whole_seconds(params, paths, trial)))
+                changed = changed | settings
             if stage == "base_model":
                 _require_disk(params, paths, scratch.own.model("base"))
                 scratch.make_rows_longest()
-    return trials
-
-
-def _failure(trial: Trial) -> str:
-    if trial.exceeded:
-        return f"{trial.stage}: memory does not suffice ({trial.peak / GIB:.1f} GiB) with any batch size; {LESS_MEMORY}"
-    kind = "" if trial.status == EXIT_BAD_INPUT else f"ended with status {trial.status}: "
-    last = [line for line in trial.output.splitlines() if line.strip()][-1:]
-    return f"{trial.stage}: {kind}{''.join(last)}"
 
 
 def _require_disk(params: Params, paths: Paths, model: Path) -> None:

@@ -39,6 +39,20 @@ def limit_threads(processes: int | None = None) -> None:
         os.environ["OMP_NUM_THREADS"] = os.environ[_CHOSEN] = str(share)
 
 
+def quiet_libraries() -> None:
+    """Set the libraries' variables: no telemetry, and no progress bars beside the log, which has its own progress."""
+    for name, value in {
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TQDM_DISABLE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+    }.items():
+        os.environ.setdefault(name, value)
+
+
 def usable_cores(cgroup: Path = _CGROUP) -> int:
     """Return how many cores this process may use: those of its affinity, within its container's CPU quota.
 

@@ -31,18 +31,16 @@ class Paths:
         self.processed = root / "data" / "processed"
         self.catalog = self.processed / "catalog.parquet"
         self.world = self.processed / "world.parquet"  # the oracle's lists and the users' tastes of the embedded world
-        self.exposures = self.processed / "exposures.parquet"  # impressions and acceptances of items, from feedback
         self.quarantine = self.processed / "quarantine.parquet"
         self.demonstrations = root / "data" / "demonstrations"
         self.predictions = root / "predictions"
         self.report = root / "reports" / "report.html"
         # No outputs of the graph:
-        self.run_report = root / "runs" / "report.html"  # `report` with the decision and times of the last flow
         self.monitoring_report = root / "runs" / "monitoring.html"
         self.monitoring_figures = root / "runs" / "monitoring.json"
         self.comparison = root / "comparison"  # of `convrec compare`
         self.ablation = self.comparison / "ablation.json"  # of `convrec ablate-demonstrations`
-        self.evaluations = root / "evaluations"  # of `convrec evaluate --model` and `--checkpoints`
+        self.evaluations = root / "evaluations"  # of `convrec evaluate`
         # Answered calls to a chat model cost money, so neither DVC nor `make clean` removes them.
         self.calls = root / "cache" / "calls.sqlite"
 

@@ -1,7 +1,7 @@
-"""The record of a command that runs for long: what it does, how far it is, and how it ended.
+"""The record of a stage: what it does, how far it is, and how it ended.
 
-The command alone writes it, to `runs/NAME.json`. The flows' terminal, Prefect's progress and the messages of errors
-read it. Code reports progress by a log line: `logger.info("step 3 of 80", extra=progress(3, 80))`.
+The stage alone writes it, to `runs/NAME.json`; the flows read it, for their terminal and for messages of errors.
+Code reports progress by a log line: `logger.info("step 3 of 80", extra=progress(3, 80))`.
 """
 
 import json
@@ -99,7 +99,8 @@ class RecordWriter(logging.Handler):
         """Take the progress of a log line, and write it at most once a second."""
         found = getattr(record, "progress", None)
         if isinstance(found, Progress):
-            self._values["progress"] = asdict(found)
+            last = self._values["progress"] or {"figures": {}}
+            self._values["progress"] = {**asdict(found), "figures": found.figures or last["figures"]}
             if time.monotonic() - self._written >= _SECONDS:
                 with suppress(OSError):  # a full disk is reported by the work itself
                     self.update()

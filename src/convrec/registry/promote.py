@@ -65,7 +65,10 @@ def promote(
 
     Raises `InputError` if policy, data or version is missing or invalid.
     """
-    policy, client, challenger = _open(params, paths, version)
+    policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
+    connect(paths.root)
+    client = mlflow.MlflowClient()
+    challenger = find_version(client, version)
     name, state, who = str(challenger.version), read_state(client), by or user_name()
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
@@ -76,18 +79,6 @@ def promote(
     why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
     decision = decide(policy, comparison, why, again, approval)
     return decision if dry_run else _carry_out(client, state, decision, who)
-
-
-def check_promotion(params: Params, paths: Paths, version: str | None = None) -> None:
-    """Raise the errors of `promote` about policy and version, without measuring anything."""
-    _open(params, paths, version)
-
-
-def _open(params: Params, paths: Paths, version: str | None) -> tuple[Policy, mlflow.MlflowClient, ModelVersion]:
-    policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
-    connect(paths.root)
-    client = mlflow.MlflowClient()
-    return policy, client, find_version(client, version)
 
 
 def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State) -> Comparison:

@@ -256,9 +256,3 @@ def served_versions(with_challenger: bool) -> dict[str, str]:
             if other is not None and other.version != champion.version:
                 served.setdefault(CHALLENGER, str(other.version))
     return served
-
-
-def compared_versions() -> dict[str, str]:
-    """Return the URIs of these two by name, such as `champion, version 3`. Raises as `served_versions` does."""
-    served = served_versions(with_challenger=True)
-    return {f"{role}, version {number}": f"models:/{MODEL_NAME}/{number}" for role, number in served.items()}

@@ -88,15 +88,7 @@ def mark_finished(folder: Path, model: Path, code: str) -> None:
 
     The training is not resumed after that; `finished_model` finds it again.
     """
-    last = last_checkpoint(folder)
-    chosen = model.name if model.name.startswith(PREFIX_CHECKPOINT_DIR) else last.name if last else None
-    write_text(folder / _FINISHED, json.dumps({"model": model.name, "checkpoint": chosen, "code": code}))
-
-
-def chosen_step(folder: Path) -> int | None:
-    """Return the step of the checkpoint that became the model, or None before the end of the training."""
-    checkpoint = _read_finished(folder).get("checkpoint")
-    return _step(checkpoint) if checkpoint else None
+    write_text(folder / _FINISHED, json.dumps({"model": model.name, "code": code}))
 
 
 class CompletionCallback(TrainerCallback):

@@ -61,25 +61,14 @@ def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(
     assert row["disliked_titles"] == row["seen_titles"] == ["Heat (1995)"]
     assert (row["date"], row["user_id"], row["conversation_id"]) == ("2026-05-31", "u1", one.answer_id)
     assert row["messages"] == [{"role": "user", "content": "A space film, please"}]
-    assert source.exposure.select("item_id", "rank", "accepted").rows() == [
-        (HEAT, 1, False),
-        (DUNE, 2, True),
-        (UP, 3, False),
-        (ALIEN, 4, True),
-    ]
 
 
-def test_a_withdrawn_answer_and_one_without_conversation_give_no_row_but_exposure(recorded, catalog):
+def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(recorded, catalog):
     accepted, ignored, silent = _answer(HEAT), _answer(UP, user=None), _answer(ALIEN, messages=None)
     withdrawn = _events(accepted, heat="accepted")
     withdrawn += [replace(withdrawn[0], event_id="w", event="withdrawn", time=datetime(2026, 6, 1, tzinfo=UTC))]
     folder = recorded((accepted, withdrawn), (ignored, []), (silent, _events(silent, alien="accepted")))
-    source = read_feedback(folder, Quarantine(), catalog=catalog)
-    assert source.rows.empty and dict(source.exposure.select("item_id", "accepted").rows()) == {
-        HEAT: False,
-        UP: False,
-        ALIEN: True,
-    }
+    assert read_feedback(folder, Quarantine(), catalog=catalog).rows.empty
 
 
 def test_items_that_the_catalog_has_lost_go_to_the_quarantine(recorded, catalog):
@@ -108,7 +97,6 @@ def test_sources_are_joined_in_order_and_keep_their_ids_apart(recorded, catalog)
     joined = combine({"files": Source(catalog, own), "feedback": feedback})
     assert joined.rows["conversation_id"].to_list() == ["c1", f"feedback/{one.answer_id}"]
     assert joined.rows["prompt_id"].nunique() == 2 and joined.rows["user_id"].to_list() == ["", "u1"]
-    assert joined.exposure is feedback.exposure
     alone = Source(catalog, own)
     assert combine({"files": alone}) is alone
     with pytest.raises(InputError, match=r"data.source = \['reddit', 'feedback'\]: 'reddit' has splits of its own"):

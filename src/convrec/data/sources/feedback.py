@@ -1,6 +1,7 @@
 """Recorded feedback: conversations of the service whose accepted items are ground truth (docs/feedback.md)."""
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,14 @@ from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
+logger = logging.getLogger(__name__)
+
 FILE = "feedback.parquet"
-_COLUMNS = (
-    *("answer_id", "time", "user_id", "messages"),
-    *("item_id", "rank", "accepted", "rejected", "hidden", "watched"),
-)
+_COLUMNS = ("answer_id", "time", "user_id", "messages", "item_id", "accepted", "rejected", "hidden", "watched")
 
 
 def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> Source:
-    """Return a row for each answer with an accepted item and a stored conversation, and the exposure of all.
+    """Return a row for each answer with an accepted item and a stored conversation.
 
     The ground truth is what was accepted or watched; what was rejected or hidden is disliked. Items are those of the
     catalog: ids that it lacks go to the quarantine. Raises `InputError` on a missing or unreadable file.
@@ -36,8 +36,12 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     with open_parquet(path) as file:
         shown = pl.DataFrame(pl.from_arrow(file.read(list(_COLUMNS))))
     shown = shown.with_columns(accepted=pl.col("accepted") | pl.col("watched"))
-    rows = usable_rows(_raw_rows(shown), catalog, quarantine)
-    return Source(catalog, pd.DataFrame(rows), exposure=shown)
+    rows = pd.DataFrame(usable_rows(_raw_rows(shown), catalog, quarantine))
+    answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
+    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and rows.empty else ""
+    found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(rows):,} rows"
+    logger.info("feedback: %s%s", found, hint)
+    return Source(catalog, rows)
 
 
 def _raw_rows(shown: pl.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:

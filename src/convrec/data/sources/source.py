@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
-import polars as pl
 
 from convrec.data.catalog import Catalog
 from convrec.data.schemas import conform
@@ -16,8 +15,7 @@ class Source(NamedTuple):
 
     `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own. Rows with
     the same value of the column `group` stay together when rows are split by shares; rows without one are grouped by
-    conversation. `world` has the oracle's lists and the tastes of the embedded world. `exposure` has one row for each
-    item that users were shown (see `data.exposure`).
+    conversation. `world` has the oracle's lists and the tastes of the embedded world.
     """
 
     catalog: Catalog
@@ -25,7 +23,6 @@ class Source(NamedTuple):
     splits: pd.Series | None = None
     group: str = "conversation_id"
     world: pd.DataFrame | None = None
-    exposure: pl.DataFrame | None = None
 
 
 def combine(sources: Mapping[str, Source]) -> Source:
@@ -45,5 +42,4 @@ def combine(sources: Mapping[str, Source]) -> Source:
         if not source.rows.empty:
             rows = conform(source.rows.reset_index(drop=True))
             parts.append(rows.assign(**{key: f"{name}/" + rows[key] for key in ("conversation_id", "prompt_id")}))
-    exposures = [source.exposure for source in sources.values() if source.exposure is not None]
-    return first._replace(rows=pd.concat(parts, ignore_index=True), exposure=exposures[0] if exposures else None)
+    return first._replace(rows=pd.concat(parts, ignore_index=True))

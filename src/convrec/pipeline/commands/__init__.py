@@ -28,7 +28,8 @@ ASK, PIPELINE, MEASURE, WATCH, REGISTRY = (
 )
 app = App(
     name="convrec",
-    help="Train, test and serve small language models that recommend from conversations.",
+    help="Train, test and serve small language models that recommend from conversations.\n\n"
+    "`python -m flows.train` runs the whole pipeline with params.yaml, registers the model, and promotes it.",
     version=f"convrec {__version__}",
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
     exit_on_error=False,

@@ -13,19 +13,16 @@ Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
 
 
 @app.command(group=PIPELINE)
-def preflight(*, fast: bool = False, memory: Positive = None, price_per_hour: Positive = None) -> None:
+def preflight(*, fast: bool = False, memory: Positive = None) -> None:
     """Check what a run needs, and run its most expensive steps on throw-away weights.
-
-    Example: convrec preflight --price-per-hour 2.5
 
     Args:
         fast: Only the checks that take no work.
         memory: Limit of a stage's memory in GiB; default: what is free now.
-        price_per_hour: Price of a machine hour, for the cost.
     """
     from convrec.pipeline.preflight import preflight as check
 
-    check(*project(), fast=fast, memory=memory, price=price_per_hour)
+    check(*project(), fast=fast, memory=memory)
 
 
 @app.command(group=PIPELINE)
@@ -84,9 +81,9 @@ def compare(
             gspo, dr_grpo, dapo; dpo, sdpo.
         steps: Steps of each run; default: rank_grpo.max_steps.
     """
-    from convrec.pipeline.compare import compare_algorithms
+    from convrec.pipeline.comparisons import compare_algorithms
 
-    print(f"Curves: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
+    print(f"As JSON: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
 
 
 @app.command(group=MEASURE)
@@ -95,6 +92,6 @@ def ablate_demonstrations(*, seeds: Seeds = 1) -> None:
 
     Example: convrec ablate-demonstrations --seeds 3
     """
-    from convrec.pipeline.ablation import ablate
+    from convrec.pipeline.comparisons import ablate
 
     print(f"As JSON: {ablate(*project(), seeds)}")

@@ -1,71 +1,51 @@
-"""`convrec evaluate`, `score`, `results`: figures of lists."""
+"""`convrec evaluate`, `score` and `results`: figures of lists."""
 
 import json
 import logging
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, PositiveInt, Whole, app, project
+from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, Whole, app, project
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
-MAX_CUTOFFS = 100
 _CATALOG = Paths().catalog
 
 
 @app.command(group=MEASURE)
 def evaluate(
     *,
-    model: list[str] | None = None,
-    checkpoints: str | None = None,
-    every: PositiveInt | None = None,
-    split: Literal["train", "validation", "test"] | None = None,
+    model: list[str],
+    split: Literal["train", "validation", "test"] = "test",
     max_prompts: NonNegativeInt | None = None,
     engine: Literal["transformers", "vllm"] | None = None,
     constrained: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score any model, or the checkpoints of a training (docs/evaluation.md).
+    """Score any model (docs/evaluation.md).
 
     Example: convrec evaluate --model models:/convrec-recommender@champion --split test
 
     Args:
-        model: Score a Hugging Face folder or name, or a registry version (models:/NAME@ALIAS); repeatable.
-        checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
-        every: With --checkpoints: only those at multiples of this step.
-        split: Default: test with --model, validation with --checkpoints.
+        model: A Hugging Face folder or name, a checkpoint, or a registry version (models:/NAME@ALIAS); repeatable.
         max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
-        constrained: With --model: lists contain only catalog items.
+        constrained: Lists contain only catalog items.
     """
-    if bool(model) == bool(checkpoints):
-        raise InputError("give either --model or --checkpoints")
-    if every is not None and not checkpoints:
-        raise InputError(f"--every {every}: give --checkpoints, too")
-    if constrained and not model:
-        raise InputError("--constrained needs --model; checkpoints are scored as in training")
-    from convrec.pipeline import evaluate_models as module
+    from convrec.pipeline.evaluate_models import evaluate_models, print_evaluations
     from convrec.pipeline.memory import with_settings
 
     given = {"evaluate.max_prompts": max_prompts, "evaluate.engine": engine}
-    given = {name: value for name, value in given.items() if value is not None}
     params, paths = project()
-    params = with_settings(params, given, "convrec evaluate")
-    if model:
-        results = module.evaluate_models(params, paths, model, split or "test", constrained)
-        show = partial(module.print_evaluations, results)
-    else:
-        stages = str(checkpoints).split(",")
-        results = [module.evaluate_checkpoints(params, paths, stages, every, split or "validation")]
-        show = partial(module.print_checkpoints, results[0])
+    params = with_settings(params, {k: v for k, v in given.items() if v is not None}, "convrec evaluate")
+    results = evaluate_models(params, paths, model, split, constrained)
     if as_json:
         print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
     else:
-        show()
+        print_evaluations(results)
 
 
 @app.command(group=MEASURE)
@@ -136,8 +116,6 @@ def _cutoffs(text: str | None, list_length: int) -> list[int]:
     if not all(cutoff.isascii() and cutoff.isdigit() and len(cutoff) < 10 for cutoff in given):
         raise InputError(f"--cutoffs {text:.40}: give integers separated by commas, for instance 5,10")
     cutoffs = sorted({int(cutoff) for cutoff in given})
-    if len(cutoffs) > MAX_CUTOFFS:
-        raise InputError(f"--cutoffs: {len(cutoffs):,} numbers; give {MAX_CUTOFFS} at most")
     if cutoffs[0] < 1 or cutoffs[-1] > list_length:
         raise InputError(f"--cutoffs {text:.40}: give numbers from 1 to --list-length {list_length}, or raise it")
     return cutoffs

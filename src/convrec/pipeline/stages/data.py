@@ -17,7 +17,6 @@ from convrec.data.conversations import (
     split_by_period,
     with_repeatable,
 )
-from convrec.data.exposure import by_month, describe_exposure
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations
@@ -85,19 +84,9 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
         if name == "feedback":
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
-            _log_feedback(sources[name])
         else:
             sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
     return combine(sources)
-
-
-def _log_feedback(source: Source) -> None:
-    shown = source.exposure
-    assert shown is not None
-    answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
-    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and source.rows.empty else ""
-    found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(source.rows):,} rows"
-    logger.info("feedback: %s%s", found, hint)
 
 
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
@@ -125,9 +114,6 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
-        if problems["leaks"]:
-            text = "%d training rows that repeat a validation or test row are left out (data.checks.leaks)"
-            logger.info(text, problems["leaks"])
     return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
 
 
@@ -139,15 +125,13 @@ def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: fl
     if share <= OUTSIDE_SHARE:
         return
     truths = [(item["title"], item["year"]) for items in splits["test"]["groundtruth"] for item in items]
-    outside = dict.fromkeys(truth for truth in truths if catalog.find(*truth) is None)
+    outside = dict.fromkeys(line(*truth) for truth in truths if catalog.find(*truth) is None)
     lines = [str(item) for item in catalog.items]
-    examples = []
-    for title, year in list(outside)[:_EXAMPLES]:
-        name = line(title, year)
-        examples.append(f"{name!r} (nearest item: {process.extractOne(name, lines)[0]!r})")
+    nearest = {name: process.extractOne(name, lines)[0] for name in list(outside)[:_EXAMPLES]}
+    examples = ", ".join(f"{name!r} (nearest item: {item!r})" for name, item in nearest.items())
     message = (
         f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it, such as "
-        f"{', '.join(examples)}; compare titles and years of conversations and catalog"
+        f"{examples}; compare titles and years of conversations and catalog"
     )
     if share == 1:
         raise InputError(message)
@@ -188,9 +172,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     paths.world.unlink(missing_ok=True)  # of an earlier source
     if source.world is not None:
         source.world.to_parquet(paths.world, index=False)
-    paths.exposures.unlink(missing_ok=True)
-    if source.exposure is not None:
-        by_month(source.exposure).write_parquet(paths.exposures)
     counts = {name: {"rows": len(rows), "prompts": int(rows["prompt_id"].nunique())} for name, rows in splits.items()}
     statistics, plots = describe(splits, source.catalog)
     _report_years(splits, source.catalog)
@@ -205,8 +186,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         **counts,
         "statistics": statistics,
     }
-    if source.exposure is not None:
-        metrics["exposure"] = describe_exposure(source.exposure)
     headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)

@@ -1,7 +1,6 @@
 """Stage `report`: the results of the other stages on one page."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,15 +103,6 @@ def _demonstration_examples(paths: Paths, catalog: Catalog, num_ranks: int) -> l
     return _examples(read_rows(paths.split("validation")), lists, DEMONSTRATION_EXAMPLES, catalog, num_ranks)
 
 
-def _exposure(data: dict[str, Any], catalog: Catalog) -> dict[str, Any]:
-    """Return the acceptance of shown items with their titles; empty without recorded feedback."""
-    if "exposure" not in data:
-        return {}
-    found, items = data["exposure"], {item.id: str(item) for item in catalog.items}
-    named = [{**row, "title": items.get(row["item_id"], row["item_id"])} for row in found["by_item"]]
-    return {**found, "by_item": named}
-
-
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
@@ -131,7 +121,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         parameters=flatten(params.model_dump()),
         code=git_state(),
         data=data,
-        exposure=_exposure(data, catalog),
         data_files=_data_files(paths),
         quarantined=[(*reason, number) for reason, number in reasons.most_common()],
         demonstrations=read_json(paths.results("demonstrations")),

@@ -226,7 +226,7 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
             run.log_artifact(paths.results("evaluate"))
-            run.log_artifact(paths.run_report)
+            run.log_artifact(paths.report)
     except BaseException:
         status = "FAILED"
         raise

@@ -1,7 +1,6 @@
-import pandas as pd
 import pytest
 
-from convrec.pipeline.compare import comparison_page, run_params, variant
+from convrec.pipeline.comparisons import run_params, variant
 from convrec.project.config.params import load_params, parse_params
 from convrec.project.errors import InputError
 
@@ -46,30 +45,3 @@ def test_a_name_of_another_form_is_refused(name):
 def test_an_unknown_algorithm_or_return_is_refused_before_any_training(name):
     with pytest.raises(InputError, match=f"--algorithms {name}"):
         run_params(load_params(), name, 1, 2)
-
-
-def test_the_page_holds_table_and_curves():
-    gain = {"mean": 0.05, "low": 0.04, "high": 0.06}
-    result = {
-        "metric": "ndcg_at_20",
-        "rows": 10,
-        "prompts": 5,
-        "constrained": True,
-        "seeds": 2,
-        "steps": 4,
-        "algorithms": {
-            "sft": {"mean": 0.2, "spread": 0.0, "by_seed": []},
-            "grpo": {"mean": 0.25, "spread": 0.01, "by_seed": [0.24, 0.26], "over_sft": gain, "ratio_to_sft": 1.25},
-        },
-    }
-    curves = pd.DataFrame(
-        [
-            {"algorithm": "grpo", "seed": seed, "step": step, "seconds": 2.0 * step, "ndcg_at_20": 0.2 + step / 50}
-            for seed in (0, 1)
-            for step in (0, 2, 4)
-        ]
-    )
-    page = comparison_page(result, curves)
-    assert "greedy constrained lists" in page and "0.2500" in page and "+0.0500" in page and "NDCG@20" in page
-    assert 'id="plot-step"' in page and 'id="plot-seconds"' in page
-    assert "https://" not in page.split("<script>")[0]
