@@ -214,5 +214,3 @@ def test_weights_that_cannot_be_are_refused(weights, named):
     tiny = _Tiny("embedded")
     with pytest.raises(InputError, match=named):
         tiny.trie.check([ListRequest(1, log_weights=weights)])
-
-

@@ -109,7 +109,7 @@ class Baselines:
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
 
     def neighbours(self) -> Scorer:
-        neighbours = Neighbours(self.rows, self.catalog, self.options.embedder)
+        neighbours = Neighbours.fit(self.rows, self.catalog, self.options.embedder)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))

@@ -79,13 +79,19 @@ class Evaluation:
         scores = score_lists(texts, self.rows, self.catalog, self.settings.list_length, self.cutoffs)
         return ScoredLists(texts, scores, truncated_share)
 
-    def of_model(self, model: Path, constrained: bool, settings: ListSettings | None = None) -> ScoredLists:
+    def of_model(
+        self,
+        model: Path,
+        constrained: bool,
+        settings: ListSettings | None = None,
+        log_weights: Sequence[Mapping[int, float]] | None = None,
+    ) -> ScoredLists:
         """Return the scores of a model's greedy lists; if `constrained`, they contain only catalog items.
 
-        `settings` are those of the model, if it has its own.
+        `settings` are those of the model, if it has its own; `log_weights` guide the constrained list of each prompt.
         """
         catalog = self.catalog if constrained else None
-        found = model_lists(model, self.prompts, settings or self.settings, self.engine, catalog)
+        found = model_lists(model, self.prompts, settings or self.settings, self.engine, catalog, log_weights)
         return self.of_lists(found.texts, found.truncated_share)
 
     def items(self, texts: Mapping[str, str]) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""What the catalog constraint allowed and preferred at each token of completions that are known: without a state, all at once."""
+"""What the catalog constraint allowed and guided at each token of known completions: without a state, all at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
@@ -25,6 +26,8 @@ from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
 
+NO_GUIDANCE: Mapping[int, float] = MappingProxyType({})
+
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     """Return the cache key of a prompt's tokens and its list's constraint."""
@@ -32,6 +35,7 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     if request is not None:
         allowed = None if request.allowed is None else sorted(request.allowed)
         asked += [request.length, sorted(request.banned), allowed]
+        asked += [sorted(request.log_weights.items())] if request.log_weights else []
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
@@ -141,9 +145,11 @@ def load_engine(
     )
 
 
-def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListRequest:
-    """Return what a canonical row asks for: a list of so many items, none of them seen."""
-    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
+def list_request(
+    row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: Mapping[int, float] = NO_GUIDANCE
+) -> ListRequest:
+    """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights."""
+    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
 
 
 def check_constraint(
@@ -185,12 +191,13 @@ def model_lists(
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
+    log_weights: Sequence[Mapping[int, float]] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
-    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
-    stopped.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. They are
+    guided by the `log_weights` of each row, if there are any (`CatalogTrie`). Each distinct prompt is asked once.
+    Finished lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -198,7 +205,9 @@ def model_lists(
     share = builder.report(str(model))
     per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        per_row = [list_request(row, catalog, settings.list_length) for row in rows]
+        weights = log_weights or [NO_GUIDANCE] * len(rows)
+        pairs = zip(rows, weights, strict=True)
+        per_row = [list_request(row, catalog, settings.list_length, own) for row, own in pairs]
     asked = list(zip(prompts, per_row, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     cache = open_list_cache(model, settings, options, catalog)

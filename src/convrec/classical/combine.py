@@ -14,8 +14,7 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
-from convrec.classical.scores import BLOCK, Blocks, WeightedSum
-from convrec.demonstrations.adjust import multinomial_residual
+from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +46,23 @@ class _Kept(Blocks):
         if key not in self._blocks:
             self._blocks[key] = self._scores.block(rows)
         return self._blocks[key]
+
+
+def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the negative multinomial log-likelihood of the positives, summed over the rows, and its gradient.
+
+    With n positives in a row, the gradient by the scores is n · softmax(scores) - positives.
+
+    Shape: scores, positives (rows, C); returns a scalar and (rows, C).
+    """
+    positions, counts = flat_entries(positives)
+    positions, counts = positions.to(scores.device), counts.to(scores)
+    totals = torch.from_numpy(positives.sum(axis=1)).to(scores)
+    log_probability = torch.log_softmax(scores, dim=1)
+    loss = -(log_probability.view(-1)[positions] * counts).sum()
+    residual = log_probability.exp_().mul_(totals[:, None])
+    residual.view(-1)[positions] -= counts
+    return loss, residual
 
 
 def loss_and_gradient(
