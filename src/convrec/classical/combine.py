@@ -15,6 +15,8 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, truths
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,26 @@ class _Kept(Blocks):
         if key not in self._blocks:
             self._blocks[key] = self._scores.block(rows)
         return self._blocks[key]
+
+
+def count_positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.csr_array:
+    """Return how often each item is ground truth of each prompt, over all its rows. Shape: (prompts, C)."""
+    position = {row["prompt_id"]: index for index, row in enumerate(prompts)}
+    pairs = [
+        (position[row["prompt_id"]], index)
+        for row in rows
+        if row["prompt_id"] in position
+        for index in (catalog.find(truth.title, truth.year) for truth in truths(row))
+        if index is not None
+    ]
+    at = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    counts = np.ones(len(pairs), dtype=np.float32)
+    return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
+
+
+def seen_items(prompts: list[Row], catalog: Catalog) -> list[list[int]]:
+    """Return the catalog indices of each prompt's seen titles, whatever their year."""
+    return [[i for title in row["seen_titles"] for i in catalog.indices_of_title(title)] for row in prompts]
 
 
 def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:

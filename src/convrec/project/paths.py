@@ -34,6 +34,7 @@ class Paths:
         self.exposures = self.processed / "exposures.parquet"  # impressions and acceptances of items, from feedback
         self.quarantine = self.processed / "quarantine.parquet"
         self.demonstrations = root / "data" / "demonstrations"
+        self.guidance = root / "models" / "guidance"
         self.predictions = root / "predictions"
         self.report = root / "reports" / "report.html"
         # No outputs of the graph:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from convrec.classical.combine import Weights
+from convrec.classical.combine import Weights, count_positives
 from convrec.classical.embedding import Embedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.scores import Blocks, top_items
@@ -16,7 +16,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.prompts import choose_prompts, count_positives, make_variants
+from convrec.demonstrations.prompts import choose_prompts, make_variants
 from convrec.demonstrations.quality import (
     PLACED_BY,
     check_demonstrations,

@@ -9,11 +9,13 @@ from typing import Any
 from datasets import Dataset
 from transformers import PrinterCallback
 
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.list_lengths import require_length
+from convrec.generation.lists import NO_GUIDANCE
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.project.code import code_digest, stage_code
@@ -51,7 +53,7 @@ from convrec.training.stopping import stoppable
 logger = logging.getLogger(__name__)
 
 
-def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Guidance | None) -> Dataset:
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
     if since is not None and not any(row["date"] for row in rows):
@@ -63,7 +65,11 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
     shown = ("groundtruth", "seen_titles")
-    return Dataset.from_list([{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept])
+    examples = [{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept]
+    if guidance is not None:  # a person's own rows would tell what is to be learnt
+        for example, weights in zip(examples, guidance.log_weights(kept, without_own=True), strict=True):
+            example |= {"guided_items": list(weights), "log_weights": list(weights.values())}
+    return Dataset.from_list(examples)
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
@@ -128,7 +134,8 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    dataset = _dataset(params, paths, prompts)
+    guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
+    dataset = _dataset(params, paths, prompts, guidance)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
@@ -153,6 +160,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,
+        guidance.log_weights if guidance else lambda rows: [NO_GUIDANCE] * len(rows),
         config.per_device_train_batch_size,
         config.max_completion_length,
         common.list_length,
@@ -201,7 +209,7 @@ def checkpoint_folder(params: Params, paths: Paths, start: Start | None = None) 
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     start = start or find_start(params, paths)
     given = [path for path in (Path(start.model), start.checkpoint) if path is not None and path.is_dir()]
-    inputs = [*given, paths.split("train"), paths.catalog]
+    inputs = [*given, paths.split("train"), paths.catalog, *sorted(paths.guidance.glob("*"))]
     return training_folder("rank_grpo", _checkpoint_parameters(params), inputs)
 
 

@@ -1,6 +1,6 @@
 """Validation during Rank-GRPO: scores of the policy's greedy lists."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -23,6 +23,7 @@ def make_measure(
     rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
+    log_weights: Callable[[Sequence[Row]], Sequence[Mapping[int, float]]],
     batch_size: int,
     max_completion_length: int,
     list_length: int,
@@ -30,8 +31,8 @@ def make_measure(
 ) -> Measure:
     """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
 
-    With a `trie`, lists are constrained to the catalog. Each process generates its share of the lists, and all return
-    the same scores.
+    With a `trie`, lists are constrained to the catalog and guided by the `log_weights` of their prompts. Each process
+    generates its share of the lists, and all return the same scores.
     """
     prompts = distinct_prompts(rows)
     accelerator = trainer.accelerator
@@ -40,7 +41,10 @@ def make_measure(
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
     my_prompts = [builder(row["messages"]) for row in mine]
-    requests = [] if trie is None else [list_request(row, catalog, list_length) for row in mine]
+    requests = []
+    if trie is not None:
+        weights = log_weights(mine)
+        requests = [list_request(row, catalog, list_length, own) for row, own in zip(mine, weights, strict=True)]
 
     def measure(_: Any) -> dict[str, float]:
         reentrant = trainer.args.gradient_checkpointing_kwargs
