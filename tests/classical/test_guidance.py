@@ -4,7 +4,7 @@ import pytest
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.guidance import Guidance
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.project.errors import InputError
 from tests.rows import make_row
 
@@ -48,10 +48,15 @@ def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
     assert Guidance.load(tmp_path, catalog) is None is Guidance.load(tmp_path / "nowhere", catalog)
 
 
-def test_guidance_of_another_catalog_is_refused(catalog, tmp_path):
-    _guidance(catalog, {"neighbours": 1.0}).save(tmp_path)
-    with pytest.raises(InputError, match="of a catalog of 5 items, not 4"):
-        Guidance.load(tmp_path, Catalog(catalog.items[:4]))
+def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_path):
+    """Items came, went and changed places; the evidence is that of the same rows."""
+    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3}
+    _guidance(catalog, weights).save(tmp_path)
+    items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
+    other = Catalog([Item("New", 2024), *items])
+    for options in ({}, {"without_own": True, "earlier": True}):
+        found = Guidance.load(tmp_path, other).log_weights(ASKED, **options)
+        assert found == _guidance(other, weights).log_weights(ASKED, **options)
 
 
 def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):

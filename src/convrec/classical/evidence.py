@@ -5,6 +5,7 @@ sum of such terms is a log-linear pool of distributions over the catalog. Relate
 retrieves collaboratively for an LLM.
 """
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ class Evidence:
         embedder = voters.embedder.arrays() if isinstance(voters.embedder, TfidfEmbedder) else {}
         vectors = voters.vectors.T
         arrays = {
+            "items": _keys(self.catalog),
             **embedder,
             **(_csr("vectors", vectors) if sparse.issparse(vectors) else {"vectors": np.ascontiguousarray(vectors)}),
             **_csr("liked", voters.liked),
@@ -103,7 +105,7 @@ class Evidence:
     ) -> "Evidence":
         """Return the evidence of a file; `embedder` makes the embedder that it was made with, unless that is TF-IDF.
 
-        Raises `InputError` if the file is of another catalog.
+        Likes of items that this catalog lacks are dropped. Raises `InputError` without the embedder.
         """
         from safetensors import safe_open  # noqa: PLC0415
 
@@ -111,8 +113,12 @@ class Evidence:
         with safe_open(path, "numpy") as file:
             settings = json.loads(file.metadata()["settings"])
         liked, matrix = _matrix_of(arrays, "liked"), _matrix_of(arrays, "likes")
-        if matrix.shape[1] != len(catalog):
-            raise InputError(f"{path}: it is of a catalog of {matrix.shape[1]} items, not {len(catalog)}; make it anew")
+        months = _months(arrays["liked_in"])
+        if not np.array_equal(arrays["items"], _keys(catalog)):
+            places = {key: place for place, key in enumerate(_keys(catalog).tolist())}
+            columns = np.array([places.get(key, -1) for key in arrays["items"].tolist()], dtype=np.int64)
+            liked, _ = _moved(liked, np.empty(liked.nnz), columns, len(catalog))
+            matrix, months = _moved(matrix, months, columns, len(catalog))
         if "terms" in arrays:
             made: Embedder = TfidfEmbedder.of_arrays(arrays)
         elif embedder is not None:
@@ -122,7 +128,7 @@ class Evidence:
         vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
         voters = Neighbours(made, vectors.T, liked, arrays["voters"], _months(arrays["voted"]))
         people = {person: place for place, person in enumerate(arrays["people"].tolist())}
-        likes = Likes(matrix, people, _months(arrays["liked_in"]))
+        likes = Likes(matrix, people, months)
         return cls(catalog, voters, likes, settings["number"], settings["kept"], device)
 
     def terms(
@@ -194,6 +200,25 @@ def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
 def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
     data, columns, starts, shape = (arrays[f"{name}.{part}"] for part in ("data", "columns", "starts", "shape"))
     return sparse.csr_array((data, columns, starts), shape=tuple(shape.tolist()))
+
+
+def _keys(catalog: Catalog) -> np.ndarray:
+    """Return a number for each item, by which another catalog finds it. Shape: (C,), int64."""
+    lines = (str(item).encode() for item in catalog.items)
+    digests = b"".join(hashlib.blake2b(line, digest_size=8).digest() for line in lines)
+    return np.frombuffer(digests, dtype=np.int64)
+
+
+def _moved(
+    matrix: sparse.csr_array, values: np.ndarray, columns: np.ndarray, num_items: int
+) -> tuple[sparse.csr_array, np.ndarray]:
+    """Return a matrix with its columns at other places, without those at -1, and the values beside its entries."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    to = columns[matrix.indices]
+    kept = np.flatnonzero(to >= 0)
+    kept = kept[np.lexsort((to[kept], rows[kept]))]
+    cells = (rows[kept], to[kept])
+    return sparse.csr_array((matrix.data[kept], cells), shape=(matrix.shape[0], num_items)), values[kept]
 
 
 def _numbers(months: np.ndarray) -> np.ndarray:

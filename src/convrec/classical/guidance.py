@@ -32,10 +32,7 @@ class Guidance:
 
     @classmethod
     def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
-        """Return the guidance in a folder, None where it holds none, or one without a weight.
-
-        Raises `InputError` for one of another catalog.
-        """
+        """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight."""
         if not (folder / _SETTINGS).is_file():
             return None
         settings = json.loads((folder / _SETTINGS).read_text())
