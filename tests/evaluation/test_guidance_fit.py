@@ -21,8 +21,8 @@ WORDS = ["a heist", "a desert", "a planet", "balloons", "a monster"]
 class _Ordered(Evaluation):
     """Lists of a model that likes the items in the order of the catalog, each a little less."""
 
-    def of_model(self, model, constrained, settings=None, log_weights=None):
-        lists = []
+    def of_model(self, model, constrained, settings=None, guide=None):
+        lists, log_weights = [], guide and guide(self.prompts)
         for place, _ in enumerate(self.prompts):
             own = log_weights[place] if log_weights else {}
             order = sorted(range(len(self.catalog)), key=lambda item: item * 0.5 - own.get(item, 0.0))

@@ -50,7 +50,7 @@ class _Kept(Blocks):
         return self._blocks[key]
 
 
-def count_positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sparse.csr_array:
+def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalog) -> sparse.csr_array:
     """Return how often each item is ground truth of each prompt, over all its rows. Shape: (prompts, C)."""
     position = {row["prompt_id"]: index for index, row in enumerate(prompts)}
     pairs = [
@@ -65,7 +65,7 @@ def count_positives(rows: list[Row], prompts: list[Row], catalog: Catalog) -> sp
     return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
 
 
-def seen_items(prompts: list[Row], catalog: Catalog) -> list[list[int]]:
+def seen_items(prompts: Sequence[Row], catalog: Catalog) -> list[list[int]]:
     """Return the catalog indices of each prompt's seen titles, whatever their year."""
     return [[i for title in row["seen_titles"] for i in catalog.indices_of_title(title)] for row in prompts]
 

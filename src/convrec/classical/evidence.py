@@ -10,7 +10,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class Evidence:
     number: int
     kept: int
     device: str = "cpu"
-    _models: dict[tuple[str, str], Any] = field(default_factory=dict)  # by kind and month
+    _models: dict[str, ItemKnn | Ease] = field(default_factory=dict)  # those of all months
 
     @classmethod
     def fit(
@@ -175,14 +174,14 @@ class Evidence:
             found["popularity"] = Scores(chosen, table, left_out, device=self.device)
         return {kind: found[kind] for kind in kinds}
 
-    def _model(self, kind: str, month: str, likes: Likes) -> Any:
+    def _model(self, kind: str, month: str, likes: Likes) -> ItemKnn | Ease:
         """Return the fitted model of a kind; that of all months is kept."""
-        make = {"item_knn": ItemKnn, "ease": partial(Ease, regularization=_REGULARIZATION)}[kind]
-        if month:
-            return make(likes.matrix)
-        if (kind, month) not in self._models:
-            self._models[kind, month] = make(likes.matrix)
-        return self._models[kind, month]
+        if month or kind not in self._models:
+            model = ItemKnn(likes.matrix) if kind == "item_knn" else Ease(likes.matrix, _REGULARIZATION)
+            if month:
+                return model
+            self._models[kind] = model
+        return self._models[kind]
 
 
 def _parts(number: int) -> Iterator[slice]:

@@ -49,7 +49,7 @@ class Options:
     cutoff: int  # hyper-parameters are chosen by NDCG@cutoff on the validation split
     embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
-    evidence: Mapping[str, int]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
+    evidence: Mapping[str, Any]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
 
     @classmethod
     def of(

@@ -39,8 +39,8 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
 
     def ndcg(weights: Mapping[str, float]) -> float:
         guided = WeightedSum([terms[kind] for kind in EVIDENCE], [weights[kind] for kind in EVIDENCE])
-        logs = as_log_weights(guided, evidence.kept) if any(weights.values()) else None
-        found = float(evaluation.of_model(model, True, log_weights=logs).scores[evaluation.headline].mean())
+        guide = (lambda _: as_log_weights(guided, evidence.kept)) if any(weights.values()) else None
+        found = float(evaluation.of_model(model, True, guide=guide).scores[evaluation.headline].mean())
         shown = ", ".join(f"{kind} {weights[kind]:.3g}" for kind in EVIDENCE)
         logger.info("guidance: %s %.4f with %s", evaluation.headline, found, shown)
         return found

@@ -4,7 +4,7 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +28,8 @@ from convrec.project.paths import CHECKPOINTS
 logger = logging.getLogger(__name__)
 
 NO_GUIDANCE: Mapping[int, float] = MappingProxyType({})
+# Returns the logarithms of the weights that guide the list of each row; see `classical.guidance`.
+Guide = Callable[[Sequence[Any]], Sequence[Mapping[int, float]]]
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:

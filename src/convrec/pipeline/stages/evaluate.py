@@ -17,7 +17,7 @@ from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED
-from convrec.generation.lists import check_constraint
+from convrec.generation.lists import Guide, check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
@@ -44,14 +44,14 @@ def _system_lists(
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
     guidance = Guidance.load(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
-    weights = guidance.log_weights(evaluation.prompts) if guidance else None
+    guide = guidance.log_weights if guidance else None
     for model, system in SYSTEM_OF_MODEL.items():
-        kinds = {"": None}
+        kinds: dict[str, Guide | None] = {"": None}
         if params.evaluate.constrained and system != "zero_shot":
-            kinds |= {CONSTRAINED: weights} if weights is None else {UNGUIDED: None, CONSTRAINED: weights}
+            kinds |= {CONSTRAINED: None} if guide is None else {UNGUIDED: None, CONSTRAINED: guide}
         for ending, own in kinds.items():
             logger.info("%s: %d prompts", system + ending, len(evaluation.prompts))
-            yield system + ending, evaluation.of_model(paths.model(model), bool(ending), log_weights=own)
+            yield system + ending, evaluation.of_model(paths.model(model), bool(ending), guide=own)
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))

@@ -15,7 +15,6 @@ from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.list_lengths import require_length
-from convrec.generation.lists import NO_GUIDANCE
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.vllm_requests import check_penalty
@@ -163,7 +162,7 @@ def align(params: Params, paths: Paths, start: Start, folder: Path, record: Run)
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,
-        guidance.log_weights if guidance else lambda rows: [NO_GUIDANCE] * len(rows),
+        guidance.log_weights if guidance else None,
         config.per_device_train_batch_size,
         config.max_completion_length,
         common.list_length,

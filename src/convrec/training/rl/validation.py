@@ -1,6 +1,6 @@
 """Validation during Rank-GRPO: scores of the policy's greedy lists."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -11,7 +11,7 @@ from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import list_request
+from convrec.generation.lists import NO_GUIDANCE, Guide, list_request
 from convrec.generation.prompts import PromptBuilder
 from convrec.training.callbacks import Measure
 from convrec.training.rl.trainer import RankGRPOTrainer
@@ -23,7 +23,7 @@ def make_measure(
     rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
-    log_weights: Callable[[Sequence[Row]], Sequence[Mapping[int, float]]],
+    guide: Guide | None,
     batch_size: int,
     max_completion_length: int,
     list_length: int,
@@ -31,8 +31,8 @@ def make_measure(
 ) -> Measure:
     """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
 
-    With a `trie`, lists are constrained to the catalog and guided by the `log_weights` of their prompts. Each process
-    generates its share of the lists, and all return the same scores.
+    With a `trie`, lists are constrained to the catalog, and guided if there is a `guide`. Each process generates its
+    share of the lists, and all return the same scores.
     """
     prompts = distinct_prompts(rows)
     accelerator = trainer.accelerator
@@ -43,7 +43,7 @@ def make_measure(
     my_prompts = [builder(row["messages"]) for row in mine]
     requests = []
     if trie is not None:
-        weights = log_weights(mine)
+        weights = guide(mine) if guide else [NO_GUIDANCE] * len(mine)
         requests = [list_request(row, catalog, list_length, own) for row, own in zip(mine, weights, strict=True)]
 
     def measure(_: Any) -> dict[str, float]:
