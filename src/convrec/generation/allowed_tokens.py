@@ -149,10 +149,12 @@ def _guidance(
     edges = trie.edges_to(flat[which], keys[found] - offsets[which])
     first, mass, number = sums_of_runs(which, edges, weights[found])
     which, edges = which[first], edges[first]
-    below = trie.spans[edges] + offsets[which][:, None]
+    num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
+    several = np.flatnonzero(np.diff(trie.spans[edges], axis=1)[:, 0] > 1)
+    below = trie.spans[edges[several]] + offsets[which[several]][:, None]
     pairs, gone = ranges(*np.searchsorted(shut, below.T))
-    gone_before = pairs[times[gone] < at[which[pairs]] % width]
-    num_open = below[:, 1] - below[:, 0] - np.bincount(gone_before, minlength=len(which))
+    gone_before = pairs[times[gone] < at[which[several[pairs]]] % width]
+    num_open[several] = below[:, 1] - below[:, 0] - np.bincount(gone_before, minlength=len(several))
     return (at[which], trie.columns[edges]), mean_log(mass, number, num_open)
 
 

@@ -151,8 +151,10 @@ class CatalogTrie:
 
     def edges_to(self, nodes: np.ndarray, leaves: np.ndarray) -> np.ndarray:
         """Return the edge by which each node is left for a leaf below it. Shape: all (n,)."""
-        keys = nodes * (len(self.first_edges) + 1) + leaves
-        edges: np.ndarray = np.searchsorted(self._child_keys, keys, side="right") - 1
+        edges: np.ndarray = self.first_edges[leaves].astype(np.int64)
+        below = np.flatnonzero(nodes >= _NUM_ROOTS)
+        keys = nodes[below] * (len(self.first_edges) + 1) + leaves[below]
+        edges[below] = np.searchsorted(self._child_keys, keys, side="right") - 1
         return edges
 
     def longest(self, length: int) -> int:
@@ -418,7 +420,10 @@ class ConstraintState:
         edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
         first, mass, number = sums_of_runs(which, edges, self._weights[places])
         at, edges = which[first], edges[first]
-        bias = mean_log(mass, number, self._num_open(rows[at], edges))
+        num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
+        several = np.flatnonzero(np.diff(self._trie.spans[edges], axis=1)[:, 0] > 1)
+        num_open[several] = self._num_open(rows[at[several]], edges[several])
+        bias = mean_log(mass, number, num_open)
         return (at, self._trie.keys[edges] & _TOKEN), bias
 
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
