@@ -44,9 +44,9 @@ def test_the_deps_on_code_hold_the_modules_that_a_stage_imports_and_no_other_pac
         ("registry/tracking/run.py", set()),
         ("training/sft.py", {"base_model", "sft"}),
         ("training/embedded.py", {"base_model"}),
-        ("generation/prompts.py", {"sft", "rank_grpo", "evaluate"}),
+        ("generation/prompts.py", {"sft", "guidance", "rank_grpo", "evaluate"}),
         ("training/rl/loss.py", {"rank_grpo"}),
-        ("evaluation/metrics.py", {"evaluate", "report"}),
+        ("evaluation/metrics.py", {"guidance", "evaluate", "report"}),
     ],
 )
 def test_an_edited_file_changes_the_code_of_the_stages_that_use_it(file, stages):
@@ -63,4 +63,10 @@ def test_the_flow_reads_its_order_from_the_graph():
         for dep in GRAPH[stage]["deps"]:
             if dep in made:
                 assert order.index(made[dep]) < order.index(stage)
-    assert {stage.name for stage in graph_stages() if stage.gpu} == {"base_model", "sft", "rank_grpo", "evaluate"}
+    assert {stage.name for stage in graph_stages() if stage.gpu} == {
+        "base_model",
+        "sft",
+        "guidance",
+        "rank_grpo",
+        "evaluate",
+    }

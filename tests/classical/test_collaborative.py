@@ -4,6 +4,7 @@ from scipy import sparse
 
 from convrec.classical import collaborative
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named, best_items, named_items
+from convrec.data.conversations import person_key
 from tests.rows import make_row
 
 HEAT, DUNE_1984, DUNE, UP, ALIEN = range(5)
@@ -20,7 +21,7 @@ def test_likes_are_of_persons(catalog):
         _row("c", ("Heat", 1995), seen=["Alien", "Up"], disliked_titles=["up"], user_id=""),
     ]
     likes = Likes.of(rows, catalog)
-    assert likes.people == {"ann": 0, "c": 1}
+    assert likes.people == {person_key(rows[0]): 0, person_key(rows[2]): 1}
     assert likes.matrix.toarray().tolist() == [[1, 0, 0, 1, 1], [1, 0, 0, 0, 1]]
     strange = [*rows[:2], _row("new", ("Heat", 1995)), rows[2]]
     assert likes.own(strange).toarray().tolist() == [[1, 0, 0, 1, 1], [1, 0, 0, 1, 1], [0] * 5, [1, 0, 0, 0, 1]]

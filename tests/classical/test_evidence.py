@@ -35,7 +35,7 @@ def _rows():
 
 
 def _evidence(rows, catalog, kept=5):
-    return Evidence(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=len(_rows()), kept=kept)
+    return Evidence.fit(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=len(_rows()), kept=kept)
 
 
 def _dense(term):

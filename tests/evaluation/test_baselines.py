@@ -26,9 +26,11 @@ TRAIN = [
 ]
 PROMPTS = [_row("nothing"), _row("flying balloons above detectives", seen=["heat"])]
 
+EVIDENCE = {"neighbours": 5, "kept": 5}
+
 
 def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder):
-    options = Options(size, size, embedder, seed=3)
+    options = Options(size, size, embedder, seed=3, evidence=EVIDENCE)
     return baseline_lists([name], train, validation or train, prompts, catalog, options)[name]
 
 
@@ -157,7 +159,7 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
     found = _answers(name, catalog, test, train, validation, size=3)
-    fitted = Baselines(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3), Named.of(test, catalog))
+    fitted = Baselines(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3, EVIDENCE), Named.of(test, catalog))
     scorer = getattr(fitted, name)()
     values = []
     for settings in scorer.grid:

@@ -29,7 +29,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # n
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest  # noqa: E402
 from convrec.generation.vllm_constraint import VllmCatalogConstraint, engine_options  # noqa: E402
-from convrec.generation.vllm_requests import request_options  # noqa: E402
+from convrec.generation.vllm_requests import request_options, requested_list  # noqa: E402
 
 PLACES, STEPS = 5, 400
 
@@ -55,7 +55,8 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
                 batch[place] = last
                 moved.append((len(batch), place, MoveDirectionality.UNIDIRECTIONAL))
         elif len(batch) < PLACES and draw.random() < 0.4:
-            request = draw.choice([None, ListRequest(2), ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
+            guided = ListRequest(2, log_weights={1: 1.5, 3: -1.0})
+            request = draw.choice([None, guided, ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
             params = SamplingParams(extra_args=request and request_options(request))
             batch.append(([], request))
             added.append((len(batch) - 1, params, [1], batch[-1][0]))
@@ -69,16 +70,16 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
         processor.update_state(changed)
         logits = processor.apply(torch.zeros(len(batch), vocab_size))
         for row, (tokens, request) in zip(logits, batch, strict=True):
-            allowed = torch.ones(vocab_size, dtype=torch.bool)
+            expected = torch.zeros(vocab_size)
             if request is not None:
                 alone = ConstraintState(trie, [request], vocab_size)
                 for token in tokens:
                     alone.advance(torch.tensor([token]))
                 assert not alone.lost.any()
-                allowed = alone.allowed()[0]
+                expected = alone.mask_(expected[None])[0]
                 compared += 1
-            assert torch.equal(row == 0, allowed)
-            tokens.append(draw.choice(allowed.nonzero().squeeze(1).tolist()))
+            assert torch.equal(row, expected)
+            tokens.append(draw.choice(expected.isfinite().nonzero().squeeze(1).tolist()))
     return compared
 
 
@@ -104,7 +105,7 @@ def main() -> None:
         generation_config="vllm",
         **engine_options(arguments.trie),
     )
-    requests = [request and ListRequest(**request) for request in task["requests"]]
+    requests = [request and requested_list(request) for request in task["requests"]]
     params = [
         SamplingParams(
             temperature=0.0,

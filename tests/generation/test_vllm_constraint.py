@@ -1,13 +1,13 @@
 """The catalog constraint in vLLM's engine, which runs in a process of its own, through vLLM's CPU build."""
 
 import json
-from dataclasses import asdict
 
 import pytest
 import torch
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
+from convrec.generation.vllm_requests import request_options
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
@@ -22,7 +22,7 @@ REQUESTS = [
     ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]),
     ListRequest(6, banned=list(range(12))),
     ListRequest(2),
-    ListRequest(5),
+    ListRequest(5, log_weights={0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5}),
 ]
 
 
@@ -40,7 +40,7 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, monkeypatch
     prompts = tokenizer(texts, add_special_tokens=False).input_ids
     task = {
         "prompts": prompts,
-        "requests": [request and asdict(request) for request in REQUESTS],
+        "requests": [request and request_options(request) for request in REQUESTS],
         "max_tokens": trie.longest(6),
         "eos": tokenizer.eos_token_id,
         "vocab_size": len(tokenizer),

@@ -11,13 +11,20 @@ from convrec.generation.vllm_requests import request_options, requested_list
 
 @pytest.mark.parametrize(
     "request_",
-    [ListRequest(3), ListRequest(2, {7, 1}), ListRequest(1, [], [4, 2]), ListRequest(1, (0,), [])],
+    [
+        ListRequest(3),
+        ListRequest(2, {7, 1}),
+        ListRequest(1, [], [4, 2]),
+        ListRequest(1, (0,), []),
+        ListRequest(2, [], None, {3: 0.5, 1: -2.0}),
+    ],
 )
 def test_a_list_is_read_as_it_was_asked_for(request_):
     options = json.loads(json.dumps(request_options(request_)))
     assert all(isinstance(value, int | list) for value in options.values()), "what vllm_xargs takes"
     read = requested_list({"other": 1, **options})
     assert (read.length, set(read.banned)) == (request_.length, set(request_.banned))
+    assert read.log_weights == request_.log_weights
     assert read.allowed == (None if request_.allowed is None else sorted(request_.allowed))
 
 
@@ -30,7 +37,14 @@ def test_a_request_without_a_list_is_not_constrained():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"catalog_list_length": 0}, {"catalog_list_banned": "12"}, {"catalog_list_banned": [-1]}]
+    "changes",
+    [
+        {"catalog_list_length": 0},
+        {"catalog_list_banned": "12"},
+        {"catalog_list_banned": [-1]},
+        {"catalog_list_log_weights": ["a"], "catalog_list_weighted": [1]},
+        {"catalog_list_log_weights": [0.5], "catalog_list_weighted": [1, 2]},
+    ],
 )
 def test_another_value_is_rejected(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):

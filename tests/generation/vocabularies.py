@@ -1,6 +1,7 @@
 """Tokenizers of three kinds that the catalog constraint must get right, and the lists that a plain loop would write."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -137,7 +138,8 @@ def greedy_list(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens and the items of the list that takes the best token among those some open item goes on with.
 
-    `scores` maps the tokens written so far to a score for each token.
+    To the score of a token comes the logarithm of the mean weight of these items. `scores` maps the tokens written so
+    far to a score for each token.
     """
     chosen: list[int] = []
     written: list[int] = []
@@ -154,9 +156,13 @@ def greedy_list(
         begun: tuple[int, ...] = ()
         while begun not in open_items.values():
             step = len(begun)
-            going_on = {line[step] for line in open_items.values() if len(line) > step and line[:step] == begun}
+            weights: dict[int, list[float]] = {}
+            for item, line in open_items.items():
+                if len(line) > step and line[:step] == begun:
+                    weights.setdefault(line[step], []).append(math.exp(request.log_weights.get(item, 0.0)))
             row = scores(written)
-            best = max(sorted(going_on), key=lambda token: row[token])
+            guided = {token: row[token] + math.log(sum(own) / len(own)) for token, own in weights.items()}
+            best = max(sorted(guided), key=guided.__getitem__)
             begun = (*begun, best)
             written.append(best)
         chosen.append(next(item for item, line in open_items.items() if line == begun))

@@ -13,7 +13,7 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of, named_titles, person_of, truths
+from convrec.data.conversations import Row, month_of, named_titles, person_key, truths
 from convrec.project.machine import usable_cores
 
 Cells = list[tuple[int, int]]
@@ -64,23 +64,23 @@ class Named(NamedTuple):
 
 
 class Likes(NamedTuple):
-    """Who liked what in the rows: a person a row of the matrix.
+    """Who liked what in the rows: a person (`person_key`) a row of the matrix.
 
     `months` has the first month in which each like, an entry of the matrix, was told.
     Shape: matrix (people, C), binary, canonical; months (likes,).
     """
 
     matrix: sparse.csr_array
-    people: dict[str, int]
+    people: dict[int, int]
     months: np.ndarray
 
     @classmethod
     def of(cls, rows: Iterable[Row], catalog: Catalog) -> "Likes":
         """Return each person's likes: the ground truth of their rows and what those name as liked."""
-        people: dict[str, int] = {}
+        people: dict[int, int] = {}
         first: dict[tuple[int, int], str] = {}
         for row in rows:
-            place, month = people.setdefault(person_of(row), len(people)), month_of(row)
+            place, month = people.setdefault(person_key(row), len(people)), month_of(row)
             found = (catalog.find(truth.title, truth.year) for truth in truths(row))
             for index in {index for index in found if index is not None} | named_items(row, catalog)[0]:
                 first[place, index] = min(month, first.get((place, index), month))
@@ -96,7 +96,7 @@ class Likes(NamedTuple):
 
     def own(self, prompts: Sequence[Row]) -> sparse.csr_array:
         """Return the likes of each prompt's person, none for one who is not among the people. Shape: (B, C)."""
-        places = np.array([self.people.get(person_of(row), -1) for row in prompts], dtype=np.int64)
+        places = np.array([self.people.get(person_key(row), -1) for row in prompts], dtype=np.int64)
         known = np.flatnonzero(places >= 0)
         rows = sparse.csr_array(
             (np.ones(len(known), dtype=np.float32), (known, places[known])), shape=(len(prompts), len(self.people))
@@ -187,15 +187,27 @@ class Ease:
         gram[np.diag_indices_from(gram)] += regularization
         self._inverse = np.linalg.inv(gram)
 
-    def scores(self, named: Named, dislike_weight: float = 0.0) -> np.ndarray:
-        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32."""
+    def scores(self, named: Named, dislike_weight: float = 0.0, without: sparse.csr_array | None = None) -> np.ndarray:
+        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32.
+
+        `without` holds the likes of one person a prompt. The prompt is scored as by a model that was fitted without
+        them: the inverse changes by the Sherman-Morrison formula.
+        """
         weights = named.weighted(dislike_weight)[:, self._items]
         scores = np.zeros((weights.shape[0], self._num_items), dtype=np.float32)
+        diagonal = np.diag(self._inverse)
         size = max(1, _CELLS // max(1, len(self._items)))
         for start in range(0, len(scores), size):
             part = weights[start : start + size]
+            products, norms = part @ self._inverse, diagonal
+            if without is not None:
+                own = without[start : start + size][:, self._items]
+                changes = own @ self._inverse  # x P, and P is symmetric
+                left = 1 - own.multiply(changes).sum(axis=1)
+                products = products + (part.multiply(changes).sum(axis=1) / left)[:, None] * changes
+                norms = diagonal + changes**2 / left[:, None]
             # w_j - (w P)_j / P_jj, which is w B, of the items in the model
-            scores[start : start + size, self._items] = part.toarray() - part @ self._inverse / np.diag(self._inverse)
+            scores[start : start + size, self._items] = part.toarray() - products / norms
         return scores
 
 

@@ -2,12 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.utils import murmurhash3_32
 
 from convrec.classical.scores import Matrix
 from convrec.data.unspaced import ngrams, without_runs
@@ -34,26 +35,51 @@ _words_and_pairs: Callable[[str], list[str]] = TfidfVectorizer(
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 
-def _terms(text: str) -> list[str]:
+def _terms(text: str) -> list[int]:
     """Return the terms of a text: words and word pairs without stop words; n-grams in scripts without spaces."""
-    return [*_words_and_pairs(without_runs(text)), *ngrams(text)]
+    return [_hash(term) for term in (*_words_and_pairs(without_runs(text)), *ngrams(text))]
 
 
-def _every_term(text: str) -> list[str]:
+def _every_term(text: str) -> list[int]:
     """Return each word of a text, stop words too, and each sign."""
-    return _WORD_OR_SIGN.findall(text.lower())
+    return [_hash(term) for term in _WORD_OR_SIGN.findall(text.lower())]
+
+
+def _hash(term: str) -> int:
+    number: int = murmurhash3_32(term, positive=True)
+    return number
 
 
 class TfidfEmbedder:
-    """TF-IDF over the terms of texts (see `_terms`), fitted on the catalog's; needs no model.
+    """TF-IDF over the terms of texts (see `_terms`), fitted on the given ones; needs no model.
 
-    If none of the catalog's texts has a term, as with titles that are stop words or emoji alone, words and signs count.
+    If none of these texts has a term, as with titles that are stop words or emoji alone, words and signs count.
+    It knows terms by their hashes, so that the words of conversations cannot be read from it.
     """
 
-    def __init__(self, catalog_texts: Sequence[str]):
-        analyzer = _terms if any(map(_terms, catalog_texts)) else _every_term
-        self._vectorizer = TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32)
-        self._vectorizer.fit(catalog_texts)
+    def __init__(self, texts: Sequence[str]):
+        self._has_words = any(map(_terms, texts))
+        self._vectorizer = self._make()
+        self._vectorizer.fit(texts)
+
+    def _make(self, **options: Any) -> TfidfVectorizer:
+        analyzer = _terms if self._has_words else _every_term
+        return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32, **options)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what `of_arrays` makes the embedder of: the hashes of its D terms and their IDF."""
+        terms = sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
+        has_words = np.array([self._has_words])
+        return {"terms": np.array(terms, dtype=np.int64), "idf": self._vectorizer.idf_, "has_words": has_words}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
+        """Return the embedder that `arrays` describes."""
+        embedder = cls.__new__(cls)
+        embedder._has_words = bool(arrays["has_words"][0])
+        embedder._vectorizer = embedder._make(vocabulary={term: i for i, term in enumerate(arrays["terms"].tolist())})
+        embedder._vectorizer.idf_ = arrays["idf"]
+        return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
         return sparse.csr_array(self._vectorizer.transform(texts))

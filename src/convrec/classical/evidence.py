@@ -1,27 +1,35 @@
 """Collaborative evidence: what people with similar conversations and similar likes liked, as scores of prompts.
 
-Three terms, each the logarithm of a share p of the evidence, log(p + 0.001) up to a constant: the weighted sum of such
-terms is a log-linear pool of distributions over the catalog. Related: CRAG (Zhu et al., WWW 2025), which retrieves
-collaboratively for an LLM.
+Each term but popularity is the logarithm of a share p of the evidence, log(p + 0.001) up to a constant: the weighted
+sum of such terms is a log-linear pool of distributions over the catalog. Related: CRAG (Zhu et al., WWW 2025), which
+retrieves collaboratively for an LLM.
 """
 
+import hashlib
+import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from convrec.classical.collaborative import ItemKnn, Likes, Named
-from convrec.classical.embedding import Embedder
+from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
+from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.neighbours import Neighbours
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-EVIDENCE = ("popularity", "neighbours", "item_knn")
+EVIDENCE = ("popularity", "neighbours", "item_knn", "ease")
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
+_REGULARIZATION = 300.0  # of EASE
 
 
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
@@ -31,21 +39,34 @@ def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
     other items had the share of that next one. Shape: (rows, C).
     """
     values = np.maximum(values, 0)
-    shares = np.log1p(_SCALE * values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9))
-    if kept < shares.shape[1]:
-        shares = np.maximum(shares - np.partition(shares, -kept - 1, axis=1)[:, [-kept - 1]], 0)
-    return sparse.csr_array(shares.astype(np.float32))
+    return largest(np.log1p(_SCALE * values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9)), kept)
 
 
+def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
+    """Return each row's `kept` largest values, less the next one, at least 0. Shape: (rows, C)."""
+    if kept < values.shape[1]:
+        values = np.maximum(values - np.partition(values, -kept - 1, axis=1)[:, [-kept - 1]], 0)
+    return sparse.csr_array(values.astype(np.float32))
+
+
+@dataclass
 class Evidence:
-    """The evidence that training rows give about prompts.
+    """The evidence that training rows give about prompts: vectors of conversations and likes, no texts.
 
-    `neighbours` conversations vote for a prompt, and `kept` items of it have a score by each of votes and item-kNN.
-    `embedder` makes an embedder from the training conversations.
+    `number` conversations vote for a prompt, and `kept` items of it have a score by each of votes, item-kNN and EASE.
     """
 
-    def __init__(
-        self,
+    catalog: Catalog
+    neighbours: Neighbours
+    likes: Likes
+    number: int
+    kept: int
+    device: str = "cpu"
+    _models: dict[str, ItemKnn | Ease] = field(default_factory=dict)  # those of all months
+
+    @classmethod
+    def fit(
+        cls,
         train: Sequence[Row],
         catalog: Catalog,
         embedder: Callable[[Sequence[str]], Embedder],
@@ -53,47 +74,158 @@ class Evidence:
         neighbours: int,
         kept: int,
         device: str = "cpu",
-    ):
-        self._train, self._catalog, self._device = train, catalog, device
-        self._number, self._kept = neighbours, kept
-        self._likes = Likes.of(train, catalog)
-        self._neighbours = Neighbours(train, catalog, embedder)
+    ) -> "Evidence":
+        """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
+        voters = Neighbours.fit(train, catalog, embedder)
+        return cls(catalog, voters, Likes.of(train, catalog), neighbours, kept, device)
 
-    def terms(self, prompts: Sequence[Row], *, without_own: bool, earlier: bool) -> dict[str, Scores]:
-        """Return the scores of the prompts by `neighbours`, `item_knn` and `popularity`. Shape: (B, C) each.
+    def save(self, path: Path) -> None:
+        """Write the evidence to a safetensors file; an embedder other than TF-IDF is not in it."""
+        voters, likes = self.neighbours, self.likes
+        embedder = voters.embedder.arrays() if isinstance(voters.embedder, TfidfEmbedder) else {}
+        vectors = voters.vectors.T
+        arrays = {
+            "items": _keys(self.catalog),
+            **embedder,
+            **(_csr("vectors", vectors) if sparse.issparse(vectors) else {"vectors": np.ascontiguousarray(vectors)}),
+            **_csr("liked", voters.liked),
+            "voters": voters.people,
+            "voted": _numbers(voters.months),
+            **_csr("likes", likes.matrix),
+            "people": np.array(list(likes.people), dtype=np.int64),
+            "liked_in": _numbers(likes.months),
+        }
+        settings = {"number": self.number, "kept": self.kept}
+        save_file(arrays, path, {"settings": json.dumps(settings)})
 
-        `neighbours`: the share of the votes of the most similar conversations. `item_knn`: the share of the summed
-        similarities to the items that the prompt names as liked. `popularity`: how many people like an item.
+    @classmethod
+    def load(
+        cls, path: Path, catalog: Catalog, embedder: Callable[[], Embedder] | None = None, device: str = "cpu"
+    ) -> "Evidence":
+        """Return the evidence of a file; `embedder` makes the embedder that it was made with, unless that is TF-IDF.
+
+        Likes of items that this catalog lacks are dropped. Raises `InputError` without the embedder.
+        """
+        from safetensors import safe_open  # noqa: PLC0415
+
+        arrays = load_file(path)
+        with safe_open(path, "numpy") as file:
+            settings = json.loads(file.metadata()["settings"])
+        liked, matrix = _matrix_of(arrays, "liked"), _matrix_of(arrays, "likes")
+        months = _months(arrays["liked_in"])
+        if not np.array_equal(arrays["items"], _keys(catalog)):
+            places = {key: place for place, key in enumerate(_keys(catalog).tolist())}
+            columns = np.array([places.get(key, -1) for key in arrays["items"].tolist()], dtype=np.int64)
+            liked, _ = _moved(liked, np.empty(liked.nnz), columns, len(catalog))
+            matrix, months = _moved(matrix, months, columns, len(catalog))
+        if "terms" in arrays:
+            made: Embedder = TfidfEmbedder.of_arrays(arrays)
+        elif embedder is not None:
+            made = embedder()
+        else:
+            raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
+        vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
+        voters = Neighbours(made, vectors.T, liked, arrays["voters"], _months(arrays["voted"]))
+        people = {person: place for place, person in enumerate(arrays["people"].tolist())}
+        likes = Likes(matrix, people, months)
+        return cls(catalog, voters, likes, settings["number"], settings["kept"], device)
+
+    def terms(
+        self, prompts: Sequence[Row], *, without_own: bool, earlier: bool, kinds: Sequence[str] = EVIDENCE
+    ) -> dict[str, Scores]:
+        """Return the scores of the prompts by each kind of evidence. Shape: (B, C) each.
+
+        `neighbours`: the share of the votes of the most similar conversations. `item_knn`, `ease`: the share of the
+        summed similarities to the items that the prompt names as liked. `popularity`: how many people like an item.
         `without_own` leaves out what the prompt's person said and liked, `earlier` what is not of an earlier month.
         """
-        nearest = self._neighbours.nearest(prompts, self._number, without_own=without_own, earlier=earlier)
-        votes = [log_shares(nearest.votes(part, self._number), self._kept) for part in _parts(len(prompts))]
+        found: dict[str, Scores] = {}
+        if "neighbours" in kinds:
+            nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
+            votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
+            found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
         months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
         order = np.argsort(months, kind="stable")
-        similar, popular, own = [], [], []
+        similar: dict[str, list[sparse.csr_array]] = {kind: [] for kind in ("item_knn", "ease") if kind in kinds}
+        popular, own = [], []
         for month in np.unique(months):
             rows = [prompts[i] for i in np.flatnonzero(months == month)]
-            likes = self._likes.before(month) if earlier else self._likes
+            likes = self.likes.before(month) if earlier else self.likes
             theirs = likes.own(rows) if without_own else sparse.csr_array((len(rows), likes.matrix.shape[1]))
-            knn = ItemKnn(likes.matrix)
-            for part in _parts(len(rows)):
-                named = Named.of(rows[part], self._catalog)
-                similar.append(log_shares(knn.scores(named, without=theirs[part]), self._kept))
-            logger.info("item-kNN: %d prompts%s", len(rows), f" of {month}" if month else "")
+            for kind, parts in similar.items():
+                model = self._model(kind, month, likes)
+                for part in _parts(len(rows)):
+                    named = Named.of(rows[part], self.catalog)
+                    scores = model.scores(named, without=theirs[part] if without_own else None)
+                    parts.append(log_shares(scores, self.kept))
+                logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
             counts = likes.matrix.sum(axis=0)
             popular.append(np.log1p(counts))
             theirs.data = np.log(counts[theirs.indices] / (counts[theirs.indices] + 1)).astype(np.float32)
             own.append(theirs)
         back = np.argsort(order, kind="stable")
-        of_month = np.unique(months, return_inverse=True)[1]
-        chosen = np.eye(len(popular), dtype=np.float32)[of_month]
-        table = np.array(popular, dtype=np.float32).T
-        return {
-            "neighbours": sparse_scores(sparse.vstack(votes, format="csr"), self._device),
-            "item_knn": sparse_scores(sparse.vstack(similar, format="csr")[back], self._device),
-            "popularity": Scores(chosen, table, sparse.vstack(own, format="csr")[back], device=self._device),
-        }
+        for kind, parts in similar.items():
+            found[kind] = sparse_scores(sparse.vstack(parts, format="csr")[back], self.device)
+        if "popularity" in kinds:
+            of_month = np.unique(months, return_inverse=True)[1]
+            chosen = np.eye(len(popular), dtype=np.float32)[of_month]
+            table = np.array(popular, dtype=np.float32).T
+            left_out = sparse.vstack(own, format="csr")[back]
+            found["popularity"] = Scores(chosen, table, left_out, device=self.device)
+        return {kind: found[kind] for kind in kinds}
+
+    def _model(self, kind: str, month: str, likes: Likes) -> ItemKnn | Ease:
+        """Return the fitted model of a kind; that of all months is kept."""
+        if month or kind not in self._models:
+            model = ItemKnn(likes.matrix) if kind == "item_knn" else Ease(likes.matrix, _REGULARIZATION)
+            if month:
+                return model
+            self._models[kind] = model
+        return self._models[kind]
 
 
 def _parts(number: int) -> Iterator[slice]:
     return (slice(start, min(start + BLOCK, number)) for start in range(0, number, BLOCK))
+
+
+def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
+    """Return a sparse matrix as arrays under names that begin with `name`."""
+    matrix = sparse.csr_array(matrix)
+    shape = np.array(matrix.shape, dtype=np.int64)
+    parts = {"data": matrix.data.astype(np.float32), "columns": matrix.indices, "starts": matrix.indptr, "shape": shape}
+    return {f"{name}.{part}": np.ascontiguousarray(value) for part, value in parts.items()}
+
+
+def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
+    data, columns, starts, shape = (arrays[f"{name}.{part}"] for part in ("data", "columns", "starts", "shape"))
+    return sparse.csr_array((data, columns, starts), shape=tuple(shape.tolist()))
+
+
+def _keys(catalog: Catalog) -> np.ndarray:
+    """Return a number for each item, by which another catalog finds it. Shape: (C,), int64."""
+    lines = (str(item).encode() for item in catalog.items)
+    digests = b"".join(hashlib.blake2b(line, digest_size=8).digest() for line in lines)
+    return np.frombuffer(digests, dtype=np.int64)
+
+
+def _moved(
+    matrix: sparse.csr_array, values: np.ndarray, columns: np.ndarray, num_items: int
+) -> tuple[sparse.csr_array, np.ndarray]:
+    """Return a matrix with its columns at other places, without those at -1, and the values beside its entries."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    to = columns[matrix.indices]
+    kept = np.flatnonzero(to >= 0)
+    kept = kept[np.lexsort((to[kept], rows[kept]))]
+    cells = (rows[kept], to[kept])
+    return sparse.csr_array((matrix.data[kept], cells), shape=(matrix.shape[0], num_items)), values[kept]
+
+
+def _numbers(months: np.ndarray) -> np.ndarray:
+    """Return months as numbers, as in 202203; 0 is none."""
+    return np.array([int(month.replace("-", "") or 0) for month in months.tolist()], dtype=np.int32)
+
+
+def _months(numbers: np.ndarray) -> np.ndarray:
+    return np.array(
+        [f"{number // 100:04}-{number % 100:02}" if number else "" for number in numbers.tolist()], dtype=str
+    )

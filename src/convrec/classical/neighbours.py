@@ -2,14 +2,16 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from convrec.classical.embedding import Embedder
+from convrec.classical.scores import Matrix
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of, person_of, truths
+from convrec.data.conversations import Row, month_of, person_key, truths
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ def _words(row: Row) -> str:
 
 class _Conversation(NamedTuple):
     words: str
-    person: str
+    person: int
     month: str
 
 
@@ -32,7 +34,7 @@ def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation],
     places: dict[_Conversation, int] = {}
     cells = []
     for row in train:
-        place = places.setdefault(_Conversation(_words(row), person_of(row), month_of(row)), len(places))
+        place = places.setdefault(_Conversation(_words(row), person_key(row), month_of(row)), len(places))
         found = (catalog.find(truth.title, truth.year) for truth in truths(row))
         cells += [(place, index) for index in found if index is not None]
     rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
@@ -58,21 +60,28 @@ class Nearest(NamedTuple):
         return (sparse.csr_array((cosines.ravel(), places.ravel(), starts), shape=shape) @ self.liked).toarray()
 
 
+@dataclass(frozen=True, eq=False)
 class Neighbours:
     """Neighbour voting as in NBCRS (Manzoor and Jannach, Information Systems, 2022).
 
     The conversations of the highest cosine of their embeddings vote for the items that they liked, each with its
-    cosine. `embedder` makes an embedder from the training conversations.
+    cosine.
     """
 
-    def __init__(self, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]):
-        conversations, self._liked = _liked(train, catalog)
+    embedder: Embedder
+    vectors: Matrix  # (D, conversations)
+    liked: sparse.csr_array  # (conversations, C), how often
+    people: np.ndarray  # (conversations,), int64, see `person_key`
+    months: np.ndarray  # (conversations,), as in 2022-03; empty where the data have no dates
+
+    @classmethod
+    def fit(cls, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]) -> "Neighbours":
+        """Return the neighbours of these rows; `embedder` makes an embedder from their conversations."""
+        conversations, liked = _liked(train, catalog)
         texts, people, months = (list(part) for part in zip(*conversations, strict=True))
-        self._person = {person: code for code, person in enumerate(dict.fromkeys(people))}
-        self._people = np.array([self._person[person] for person in people])
-        self._months = np.array(months)
-        self._embedder = embedder(texts)
-        self._vectors = self._embedder.embed_conversations(texts).T
+        fitted = embedder(texts)
+        vectors = fitted.embed_conversations(texts).T
+        return cls(fitted, vectors, liked, np.array(people, dtype=np.int64), np.array(months, dtype=str))
 
     def nearest(
         self, prompts: Sequence[Row], number: int, *, without_own: bool = False, earlier: bool = False
@@ -82,18 +91,18 @@ class Neighbours:
         `without_own` takes the vote from conversations of the prompt's person, `earlier` from those that are not of an
         earlier month than the prompt: their cosine is 0.
         """
-        number = min(number, self._liked.shape[0])
+        number = min(number, self.liked.shape[0])
         places = np.empty((len(prompts), number), dtype=np.int64)
         cosines = np.empty((len(prompts), number), dtype=np.float32)
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
-            found: Any = self._embedder.embed_conversations([_words(row) for row in block]) @ self._vectors
+            found: Any = self.embedder.embed_conversations([_words(row) for row in block]) @ self.vectors
             every: np.ndarray = found.toarray() if sparse.issparse(found) else found
             if without_own:
-                own = np.array([self._person.get(person_of(row), -1) for row in block])
-                every[own[:, None] == self._people] = 0
+                own = np.array([person_key(row) for row in block], dtype=np.int64)
+                every[own[:, None] == self.people] = 0
             if earlier:
-                every[np.array([month_of(row) for row in block])[:, None] <= self._months] = 0
+                every[np.array([month_of(row) for row in block])[:, None] <= self.months] = 0
             best = np.argpartition(-every, number - 1, axis=1)[:, :number]
             best.sort(axis=1)  # equal cosines: the earlier conversation
             values = np.take_along_axis(every, best, axis=1)
@@ -102,4 +111,4 @@ class Neighbours:
             places[part], cosines[part] = (np.take_along_axis(a, order, axis=1) for a in (best, values))
             if start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts):
                 logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
-        return Nearest(places, cosines, self._liked)
+        return Nearest(places, cosines, self.liked)

@@ -57,6 +57,11 @@ def person_of(row: Row) -> str:
     return row.get("user_id") or row["conversation_id"]
 
 
+def person_key(row: Row) -> int:
+    """Return a number for the person of a row, from which the name cannot be read: 63 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(person_of(row).encode(), digest_size=8).digest(), "big") >> 1
+
+
 def named_titles(row: Row) -> list[str]:
     """Return the titles that a row's conversation names, whether or not they may be recommended again."""
     return [*row["seen_titles"], *(row.get("repeatable_titles") or ())]

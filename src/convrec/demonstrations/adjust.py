@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from convrec.classical.scores import BLOCK, Blocks, Subset, flat_entries, top_items
+from convrec.classical.combine import multinomial_residual
+from convrec.classical.scores import BLOCK, Blocks, Subset, top_items
 from convrec.evaluation.metrics import ndcg
 
 logger = logging.getLogger(__name__)
@@ -28,23 +29,6 @@ class Fit(NamedTuple):
     bias: np.ndarray
     losses: list[dict[str, float]]
     best_epoch: int
-
-
-def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the negative multinomial log-likelihood of the positives, summed over the rows, and its gradient.
-
-    With n positives in a row, the gradient by the scores is n · softmax(scores) - positives.
-
-    Shape: scores, positives (rows, C); returns a scalar and (rows, C).
-    """
-    positions, counts = flat_entries(positives)
-    positions, counts = positions.to(scores.device), counts.to(scores)
-    totals = torch.from_numpy(positives.sum(axis=1)).to(scores)
-    log_probability = torch.log_softmax(scores, dim=1)
-    loss = -(log_probability.view(-1)[positions] * counts).sum()
-    residual = log_probability.exp_().mul_(totals[:, None])
-    residual.view(-1)[positions] -= counts
-    return loss, residual
 
 
 def likelihood_gradient(

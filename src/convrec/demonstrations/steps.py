@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from convrec.classical.combine import Weights, fit_weights, seen_items
 from convrec.classical.embedding import Embedder
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.scores import Blocks, WeightedSum, sparse_scores, top_items
@@ -15,9 +16,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, is_before, transcript
 from convrec.data.parsing import Entry, format_list
 from convrec.demonstrations.answers import parse_answer
-from convrec.demonstrations.combine import Weights, fit_weights
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.prompts import seen_items
 from convrec.demonstrations.reflect import Reflected, reflect
 from convrec.demonstrations.remap import Remapped, remap
 from convrec.demonstrations.teachers import Teacher

@@ -15,8 +15,11 @@ import numpy as np
 from scipy import sparse
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named, best_items
+from convrec.classical.combine import count_positives, fit_weights, seen_items
 from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.evidence import Evidence
 from convrec.classical.neighbours import Neighbours
+from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
 from convrec.data.parsing import format_list
@@ -46,11 +49,20 @@ class Options:
     cutoff: int  # hyper-parameters are chosen by NDCG@cutoff on the validation split
     embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
+    evidence: Mapping[str, Any]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
 
     @classmethod
-    def of(cls, size: int, cutoffs: Sequence[int], embedder: Mapping[str, Any], device: str, seed: int) -> "Options":
+    def of(
+        cls,
+        size: int,
+        cutoffs: Sequence[int],
+        embedder: Mapping[str, Any],
+        device: str,
+        seed: int,
+        evidence: Mapping[str, int],
+    ) -> "Options":
         """Return the options with the largest cutoff; `embedder` holds the arguments of `make_embedder`."""
-        return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed)
+        return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed, evidence)
 
 
 class Scorer(NamedTuple):
@@ -109,7 +121,7 @@ class Baselines:
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
 
     def neighbours(self) -> Scorer:
-        neighbours = Neighbours(self.rows, self.catalog, self.options.embedder)
+        neighbours = Neighbours.fit(self.rows, self.catalog, self.options.embedder)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))
@@ -134,6 +146,22 @@ class Baselines:
     def als(self) -> Scorer | str:
         model = lru_cache(maxsize=1)(partial(Als, self.likes, seed=self.options.seed))
         return self._of_named(lambda named, **settings: model(**settings).scores(named.liked), **_ALS)
+
+    def fusion(self) -> Scorer:
+        """Return the weighted evidence that guides the models' lists, without a model."""
+        evidence = Evidence.fit(self.rows, self.catalog, self.options.embedder, **self.options.evidence)
+        asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
+        terms = evidence.terms(asked, without_own=False, earlier=False)
+        positives, seen = count_positives(self.validation, asked, self.catalog), seen_items(asked, self.catalog)
+        fitted = fit_weights(terms, {}, positives, seen, np.arange(len(asked)), self.options.size)
+
+        def of(prompts: Sequence[Row]) -> ScoreFunction:
+            found = evidence.terms(prompts, without_own=False, earlier=False)
+            return lambda part, **weights: (
+                WeightedSum([found[kind] for kind in weights], list(weights.values())).block(part).numpy()
+            )
+
+        return Scorer([fitted.values], of)
 
     def _of_all(self, scores: np.ndarray) -> Scorer:
         """Return the scorer of a baseline whose scores do not depend on the prompt."""

@@ -13,7 +13,7 @@ from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, ListSettings, model_lists
+from convrec.generation.lists import EngineOptions, Guide, ListSettings, model_lists
 from convrec.project.paths import Paths
 
 
@@ -79,13 +79,19 @@ class Evaluation:
         scores = score_lists(texts, self.rows, self.catalog, self.settings.list_length, self.cutoffs)
         return ScoredLists(texts, scores, truncated_share)
 
-    def of_model(self, model: Path, constrained: bool, settings: ListSettings | None = None) -> ScoredLists:
+    def of_model(
+        self,
+        model: Path,
+        constrained: bool,
+        settings: ListSettings | None = None,
+        guide: Guide | None = None,
+    ) -> ScoredLists:
         """Return the scores of a model's greedy lists; if `constrained`, they contain only catalog items.
 
-        `settings` are those of the model, if it has its own.
+        `settings` are those of the model, if it has its own; `guide` guides the constrained lists.
         """
-        catalog = self.catalog if constrained else None
-        found = model_lists(model, self.prompts, settings or self.settings, self.engine, catalog)
+        catalog, weights = (self.catalog, guide and guide(self.prompts)) if constrained else (None, None)
+        found = model_lists(model, self.prompts, settings or self.settings, self.engine, catalog, weights)
         return self.of_lists(found.texts, found.truncated_share)
 
     def items(self, texts: Mapping[str, str]) -> dict[str, list[int]]:

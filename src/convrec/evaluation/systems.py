@@ -13,6 +13,7 @@ BASELINES = {
     "item_knn": "item-kNN",
     "ease": "EASE",
     "als": "ALS",
+    "fusion": "fusion",
 }
 SYSTEMS = {
     **BASELINES,
@@ -21,18 +22,25 @@ SYSTEMS = {
     "rank_grpo": "Rank-GRPO",
     "oracle": "oracle",
 }
-CONSTRAINED = "_constrained"  # key suffix of a system that decodes under the catalog constraint
+CONSTRAINED = (
+    "_constrained"  # key suffix of a system's lists as they are served: constrained, guided where it has guidance
+)
+UNGUIDED = "_unguided"  # key suffix of its constrained lists without the guidance
 
 
 def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return every evaluated system's name by key: known systems first, each free system before its constrained one."""
-    known, names = list(SYSTEMS), {}
-    found = [key for key, value in evaluation.items() if isinstance(value, Mapping) and "intervals" in value]
-    free = {key: key.removesuffix(CONSTRAINED) for key in found}
-    places = {key: (known.index(free[key]) if free[key] in known else len(known), key != free[key]) for key in found}
-    for key in sorted(found, key=places.__getitem__):
-        name = SYSTEMS.get(free[key], free[key].replace("_", " "))
-        names[key] = name if key == free[key] else f"{name}, constrained"
+    """Return every evaluated system's name by key: known systems first, free lists before constrained ones."""
+    known = list(SYSTEMS)
+    endings = {"": "", UNGUIDED: ", unguided", CONSTRAINED: ", constrained"}
+    found: list[tuple[int, int, str, str]] = []
+    for key, value in evaluation.items():
+        if isinstance(value, Mapping) and "intervals" in value:
+            ending = next(end for end in (CONSTRAINED, UNGUIDED, "") if key.endswith(end))
+            free = key.removesuffix(ending)
+            place = known.index(free) if free in known else len(known)
+            name = SYSTEMS.get(free, free.replace("_", " ")) + endings[ending]
+            found.append((place, list(endings).index(ending), key, name))
+    names = {key: name for _, _, key, name in sorted(found)}
     return names
 
 

@@ -1,4 +1,4 @@
-"""What the catalog constraint allowed at each token of completions that are known: without a state, all at once."""
+"""What the catalog constraint allowed and guided at each token of known completions: without a state, all at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from convrec.generation.constraint import DONE, CatalogTrie, ListRequest, ranges, root_layers
+from convrec.generation.constraint import (
+    DONE,
+    CatalogTrie,
+    ListRequest,
+    mean_log,
+    ranges,
+    root_layers,
+    sums_of_runs,
+)
 
 _NUM_ROOTS = DONE + 1
 
@@ -15,24 +23,30 @@ _NUM_ROOTS = DONE + 1
 class AllowedTokens:
     """The tokens allowed at T positions of each of B completions, as the places that differ from a base.
 
-    The base of a position is a row of `bases`; `opened` and `closed` are pairs of arrays, the position (counted row by
-    row) and the column. Columns are the trie's tokens, ascending (`CatalogTrie.alphabet`).
+    The base of a position is a row of `bases`; `opened`, `closed` and `guided` are pairs of arrays, the position
+    (counted row by row) and the column. Columns are the trie's tokens, ascending (`CatalogTrie.alphabet`). `bias` is
+    what guidance adds to the logits of the guided places.
     """
 
     bases: np.ndarray  # (layers, A) booleans: the first tokens of roots, then none, then all
     layers: np.ndarray  # (B, T)
     opened: tuple[np.ndarray, np.ndarray]
     closed: tuple[np.ndarray, np.ndarray]
+    guided: tuple[np.ndarray, np.ndarray]
+    bias: np.ndarray  # (guided,), float32
 
     def rows(self, rows: slice) -> "AllowedTokens":
         """Return these completions alone."""
         layers, start = self.layers[rows], rows.start * self.layers.shape[1]
-        opened, closed = (
-            (positions[slice(*at)] - start, columns[slice(*at)])
-            for positions, columns in (self.opened, self.closed)
-            for at in (np.searchsorted(positions, [start, start + layers.size]),)
+        places = [
+            slice(*np.searchsorted(positions, [start, start + layers.size]))
+            for positions, _ in (self.opened, self.closed, self.guided)
+        ]
+        opened, closed, guided = (
+            (positions[own] - start, columns[own])
+            for own, (positions, columns) in zip(places, (self.opened, self.closed, self.guided), strict=True)
         )
-        return AllowedTokens(self.bases, layers, opened, closed)
+        return AllowedTokens(self.bases, layers, opened, closed, guided, self.bias[places[2]])
 
     @classmethod
     def stack(cls, rows: Sequence["AllowedTokens"], width: int) -> "AllowedTokens":
@@ -40,11 +54,15 @@ class AllowedTokens:
         layers = np.full((len(rows), width), len(rows[0].bases) - 1)
         for own, row in zip(layers, rows, strict=True):
             own[: row.layers.shape[1]] = row.layers[0, :width]
-        opened, closed = (
-            tuple(np.concatenate(part) for part in zip(*((at + i * width, to) for i, (at, to) in pairs), strict=True))
-            for pairs in (list(enumerate(row.opened for row in rows)), list(enumerate(row.closed for row in rows)))
+        opened, closed, guided = (
+            (
+                np.concatenate([at + i * width for i, (at, _) in enumerate(pairs)]),
+                np.concatenate([to for _, to in pairs]),
+            )
+            for pairs in zip(*((row.opened, row.closed, row.guided) for row in rows), strict=True)
         )
-        return cls(rows[0].bases, layers, opened, closed)  # type: ignore[arg-type]
+        bias = np.concatenate([row.bias for row in rows])
+        return cls(rows[0].bases, layers, opened, closed, guided, bias)
 
     def booleans(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return what is allowed as booleans on this device. Shape: (B, T, A)."""
@@ -56,6 +74,19 @@ class AllowedTokens:
         allowed[opened_at, opened] = True
         allowed[closed_at, closed] = False
         return allowed.view(*self.layers.shape, -1) if size else allowed
+
+    def guidance(
+        self, device: torch.device | str, tokens: torch.Tensor | None = None, vocab: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the flat places of the guided logits and what is added to them, None where nothing is guided.
+
+        The logits are (B, T, A), or (B, T, vocab) where `tokens` (A,) are the columns' tokens.
+        """
+        if not len(self.bias):
+            return None
+        at, columns = torch.from_numpy(np.stack(self.guided)).to(device, non_blocking=True)
+        places = at * self.bases.shape[1] + columns if tokens is None else at * vocab + tokens[columns]
+        return places, torch.from_numpy(self.bias).to(device, non_blocking=True)
 
 
 def allowed_tokens(
@@ -76,7 +107,8 @@ def allowed_tokens(
     below = np.flatnonzero(mask & (layers == len(bases) - 2))
     which, edges = ranges(trie.pointers[nodes.ravel()[below]], trie.pointers[nodes.ravel()[below] + 1])
     opened = below[which], trie.columns[edges]
-    rows, shut, times = _closed_edges(trie, requests, written)
+    closings = _closings(trie, requests, written)
+    rows, shut, times = _closed_edges(trie, *closings)
     at, edges = _positions(trie, nodes, mask, rows, shut, times)
     order = np.argsort(at, kind="stable")
     closed = at[order], trie.columns[edges[order]]
@@ -86,7 +118,53 @@ def allowed_tokens(
     if lost.any():
         row = int(np.flatnonzero(lost)[0])
         raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
-    return AllowedTokens(bases, layers, opened, closed)
+    guided, bias = _guidance(trie, requests, nodes, mask, closings)
+    return AllowedTokens(bases, layers, opened, closed, guided, bias)
+
+
+def _guidance(
+    trie: CatalogTrie,
+    requests: Sequence[ListRequest],
+    nodes: np.ndarray,
+    mask: np.ndarray,
+    closings: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Return the guided places, as the position and the column, and what is added to their logits."""
+    weighted = [trie.weighted(request) for request in requests]
+    owners = np.repeat(np.arange(len(weighted)), [len(items) for items, _ in weighted])
+    if not len(owners):
+        return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
+    width, num_leaves = mask.shape[1], len(trie.first_edges)
+    shut, times = _by_leaf(trie, *closings)
+    items, logs = (np.concatenate(part) for part in zip(*weighted, strict=True))
+    keys, weights = _by_leaf(trie, owners, items, np.exp(logs))
+    nearest = np.searchsorted(shut, keys)
+    is_shut = np.r_[shut, -1][nearest] == keys
+    ends = np.where(is_shut, np.r_[times, width][nearest], width)  # the last time at which a weighted leaf is open
+    at = np.flatnonzero(mask & (nodes != DONE))
+    offsets, flat = at // width * num_leaves, nodes.ravel()[at]
+    which, found = ranges(*np.searchsorted(keys, (trie.node_spans(flat) + offsets[:, None]).T))
+    is_open = ends[found] >= at[which] % width
+    which, found = which[is_open], found[is_open]
+    edges = trie.edges_to(flat[which], keys[found] - offsets[which])
+    first, mass, number = sums_of_runs(which, edges, weights[found])
+    which, edges = which[first], edges[first]
+    num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
+    several = np.flatnonzero(np.diff(trie.spans[edges], axis=1)[:, 0] > 1)
+    below = trie.spans[edges[several]] + offsets[which[several]][:, None]
+    pairs, gone = ranges(*np.searchsorted(shut, below.T))
+    gone_before = pairs[times[gone] < at[which[several[pairs]]] % width]
+    num_open[several] = below[:, 1] - below[:, 0] - np.bincount(gone_before, minlength=len(several))
+    return (at[which], trie.columns[edges]), mean_log(mass, number, num_open)
+
+
+def _by_leaf(
+    trie: CatalogTrie, rows: np.ndarray, items: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys (row * leaves + leaf) of each row's items, ascending, and their values."""
+    keys = (rows[:, None] * len(trie.first_edges) + trie.leaves[items]).ravel()
+    order = np.argsort(keys, kind="stable")
+    return keys[order], values.repeat(trie.leaves.shape[1])[order]
 
 
 def _follow(
@@ -114,10 +192,10 @@ def _follow(
     return nodes, (rows, items, times), lost
 
 
-def _closed_edges(
+def _closings(
     trie: CatalogTrie, requests: Sequence[ListRequest], written: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the edges below which no item is open to a row: the row, the edge, and the time of the last closing."""
+    """Return the items that are closed to a row: the row, the item, and the time, -1 where it was from the start."""
     shut = [trie.closed(request) for request in requests]
     rows = np.concatenate([np.repeat(np.arange(len(shut)), [len(items) for items in shut]), written[0]])
     items = np.concatenate([*shut, written[1]])
@@ -125,7 +203,13 @@ def _closed_edges(
     order = np.lexsort((times, items, rows))  # an item is closed once: what is written after that is refused
     rows, items, times = rows[order], items[order], times[order]
     first = np.r_[True, (rows[1:] != rows[:-1]) | (items[1:] != items[:-1])][: len(rows)]
-    rows, items, times = rows[first], items[first], times[first]
+    return rows[first], items[first], times[first]
+
+
+def _closed_edges(
+    trie: CatalogTrie, rows: np.ndarray, items: np.ndarray, times: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the edges below which no item is open to a row: the row, the edge, and the time of the last closing."""
     leaves = trie.leaves[items]  # (closed items, D)
     rows, times = (values.repeat(leaves.shape[1]) for values in (rows, times))
     edges = trie.last_edges[leaves.ravel()]

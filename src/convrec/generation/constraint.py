@@ -1,12 +1,16 @@
 """Constrained decoding, which only writes lists of catalog items: a trie over token ids, and a batch's state in it.
 
+A list can be guided. Let p be the model's probability of each next token among those that are allowed, and w the weight
+of each item, then the guided probability of a token is proportional to p times the mean weight of the open items below
+its edge. Where each item is one token, that is p(item) w(item). Equal weights change nothing.
+
 The trie is flattened to CSR arrays and its first level is kept as a dense mask, as in STATIC (arXiv 2602.22647). A step
 of decoding is a few array operations for the whole batch. They run on the CPU for a model on a GPU, too: they are many
 and small, and the GPU gets only the indices of the scores that change.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,15 +33,20 @@ _START = (DONE, FIRST_AND_LAST, FIRST_OF_MORE)  # the root of a list by the line
 _NEXT = (DONE, LATER_AND_LAST, LATER_OF_MORE)
 
 _TOKEN = 2**32 - 1  # of a key: the token
+_MOST = 100  # the largest logarithm of an item's weight
 
 
 @dataclass(frozen=True)
 class ListRequest:
-    """One list: how many items, and which (catalog indices) it may hold: those `allowed` (None: all), none `banned`."""
+    """One list: how many items, and which (catalog indices) it may hold: those `allowed` (None: all), none `banned`.
+
+    `log_weights` guide the list: the natural logarithm of an item's weight, 0 for those without one.
+    """
 
     length: int
     banned: Collection[int] = ()
     allowed: Collection[int] | None = None
+    log_weights: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,14 +138,34 @@ class CatalogTrie:
         spans = np.stack([self.spans[starts, 0], self.spans[np.maximum(ends - 1, 0), 1]], axis=1)
         return np.where((starts < ends)[:, None], spans, 0)
 
+    @cached_property
+    def _child_keys(self) -> np.ndarray:
+        """Return parent * (P + 1) + first leaf of each edge, ascending. Shape: (E,)."""
+        return (self.keys >> 32) * (len(self.first_edges) + 1) + self.spans[:, 0]
+
+    def node_spans(self, nodes: np.ndarray) -> np.ndarray:
+        """Return the leaves below each node: the first, and one past the last. Shape: (nodes, 2)."""
+        below = self.spans[np.maximum(nodes - _NUM_ROOTS, 0)]
+        spans: np.ndarray = np.where((nodes < _NUM_ROOTS)[:, None], self.root_spans[np.minimum(nodes, DONE)], below)
+        return spans
+
+    def edges_to(self, nodes: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+        """Return the edge by which each node is left for a leaf below it. Shape: all (n,)."""
+        edges: np.ndarray = self.first_edges[leaves].astype(np.int64)
+        below = np.flatnonzero(nodes >= _NUM_ROOTS)
+        keys = nodes[below] * (len(self.first_edges) + 1) + leaves[below]
+        edges[below] = np.searchsorted(self._child_keys, keys, side="right") - 1
+        return edges
+
     def longest(self, length: int) -> int:
         """Return an upper bound on the tokens of a list of this length, EOS included, for `max_new_tokens`."""
         return int(np.sort(self.lengths)[-min(length, self.num_items) :].sum())
 
     def check(self, requests: Iterable[ListRequest]) -> None:
-        """Raise `InputError` for a list of no items or of more than are open, and for an item that is not there."""
+        """Raise `InputError` for a list of no items or of more than are open, for an item or weight that cannot be."""
         for request in requests:
             self.listed(request)
+            self.weighted(request)
 
     def listed(self, request: ListRequest) -> tuple[np.ndarray, bool]:
         """Return the items that are open to a request, or those that are closed to it, and whether it is the former.
@@ -157,6 +186,21 @@ class CatalogTrie:
                 f"catalog's {self.num_items} can be used; request at most that many, or allow more items"
             )
         return some, is_open
+
+    def weighted(self, request: ListRequest) -> tuple[np.ndarray, np.ndarray]:
+        """Return the items that have a weight, ascending, and the logarithms of these.
+
+        Raises `InputError` for an item that is not there, and for a logarithm that is not between -100 and 100.
+        """
+        given = request.log_weights
+        order = np.argsort(np.fromiter(given.keys(), np.int64, len(given)))
+        values = np.fromiter(given.values(), np.float64, len(given))[order]
+        wrong = values[~(np.abs(values) <= _MOST)]
+        if len(wrong):
+            raise InputError(
+                f"log_weights: {wrong[0]} is not between -{_MOST} and {_MOST}; lower the evidence's weight"
+            )
+        return self._indices(given.keys(), "log_weights"), values
 
     def closed(self, request: ListRequest) -> np.ndarray:
         """Return the items that are closed to a request. Raises `InputError` as `check` does."""
@@ -210,12 +254,15 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
 class _Allowance(NamedTuple):
     """The next tokens that B rows may take: those of their layers (`_root_biases`), with `opened` and without `closed`.
 
-    `opened` and `closed` are pairs of arrays: the index of the row, and the token.
+    `opened`, `closed` and `guided` are pairs of arrays: the index of the row, and the token. `bias` is what guidance
+    adds to the scores of the `guided` tokens, the logarithm of the mean weight below them.
     """
 
     layers: np.ndarray  # (B,)
     opened: tuple[np.ndarray, np.ndarray]
     closed: tuple[np.ndarray, np.ndarray]
+    guided: tuple[np.ndarray, np.ndarray]
+    bias: np.ndarray  # (guided,), float32
 
 
 class ConstraintState:
@@ -247,6 +294,8 @@ class ConstraintState:
         self._keys = np.empty(0, np.int64)  # row * leaves + leaf, ascending
         self._signs = np.empty(0, np.int64)  # 1 where the leaf is opened, -1 where closed
         self._sums = np.zeros(1, np.int64)  # of the signs before a key
+        self._weighted = np.empty(0, np.int64)  # row * leaves + leaf of the open items that have a weight, ascending
+        self._weights = np.empty(0)
         # 0 for the first tokens of a root, else -inf: to add is far quicker than to choose by booleans. The last row is
         # that of lists which stand below a root, and of those to which nothing is open at first.
         self._layers, self._bias = _root_biases(trie, vocab_size)
@@ -267,6 +316,7 @@ class ConstraintState:
         opened = np.array([is_open for _, is_open in listed], np.int64)
         kept = ~np.isin(self._keys // self._num_leaves, rows)
         self._keys, self._signs = self._keys[kept], self._signs[kept]
+        self._put_weights(rows, requests, listed)
         sizes = [len(items) for items, _ in listed]
         items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in listed)])
         self._add(np.repeat(rows, sizes), items, np.repeat(2 * opened - 1, sizes))
@@ -275,22 +325,46 @@ class ConstraintState:
         self._nodes[rows] = self._trie.roots[0, np.minimum(length, 2)]
         self.lost[rows] = False
 
+    def _put_weights(
+        self, rows: np.ndarray, requests: Sequence[ListRequest], listed: Sequence[tuple[np.ndarray, bool]]
+    ) -> None:
+        """Replace the weights of these rows by those of the requests' open items."""
+        kept = ~np.isin(self._weighted // self._num_leaves, rows)
+        keys, weights = [self._weighted[kept]], [self._weights[kept]]
+        for row, request, (some, is_open) in zip(rows.tolist(), requests, listed, strict=True):
+            if request.log_weights:
+                items, logs = self._trie.weighted(request)
+                found = np.isin(items, some) == is_open
+                leaves = self._trie.leaves[items[found]]
+                keys.append((row * self._num_leaves + leaves).ravel())
+                weights.append(np.exp(logs[found]).repeat(leaves.shape[1]))
+        if len(keys) > 1:
+            whole = np.concatenate(keys)
+            order = np.argsort(whole, kind="stable")
+            self._weighted, self._weights = whole[order], np.concatenate(weights)[order]
+        else:
+            self._weighted, self._weights = keys[0], weights[0]
+
     def allowed(self, rows: Rows | None = None) -> torch.Tensor:
         """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
-        layers, opened, closed = self.allowance(rows)
+        layers, opened, closed, _, _ = self.allowance(rows)
         allowed = self._bias.cpu().isfinite()[torch.from_numpy(layers)]
         for (at, tokens), value in ((opened, True), (closed, False)):
             allowed[torch.from_numpy(at), torch.from_numpy(tokens)] = value
         return allowed
 
-    def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
-        """Set the scores (B, vocab_size) of forbidden next tokens to -inf, in place, and return them."""
-        layers, opened, closed = self.allowance(rows)
+    def mask_(self, scores: torch.Tensor, rows: Rows | None = None, *, of_beams: bool = False) -> torch.Tensor:
+        """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
+
+        Scores are unnormalized. Those `of_beams` are summed over steps: each guided row is then shifted by a number, so
+        that the guidance along an item's tokens sums to the item's, up to a number of its root.
+        """
+        layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
         below = np.flatnonzero(layers == self._below)
-        parts = *opened, *closed, below
+        parts = *opened, *closed, *guided, below
         index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
-        opened_at, opened_tokens, closed_at, closed_tokens, shut = index.split([len(part) for part in parts])
+        opened_at, opened_tokens, closed_at, closed_tokens, at, tokens, shut = index.split([len(own) for own in parts])
         kept = scores[opened_at, opened_tokens]
         if self._below == 1:  # the usual case: the bias need not be gathered
             if len(below) < len(layers):
@@ -302,10 +376,26 @@ class ConstraintState:
         scores[opened_at, opened_tokens] = kept
         if len(closed[0]):
             scores[closed_at, closed_tokens] = -torch.inf
+        if len(bias):
+            scores[at, tokens] += torch.from_numpy(bias).to(scores.device, scores.dtype)
+        if of_beams and len(self._weighted):
+            scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
 
+    def _mean_below(self, rows: Rows | None) -> np.ndarray:
+        """Return the logarithm of the mean weight of the open items below each row's node. Shape: (B,), float32."""
+        rows = self._rows if rows is None else np.asarray(rows, np.int64)
+        nodes = self._nodes[rows]
+        spans = self._trie.node_spans(nodes) + (rows * self._num_leaves)[:, None]
+        which, places = ranges(*np.searchsorted(self._weighted, spans.T))
+        mass = np.bincount(which, self._weights[places], minlength=len(rows))
+        number = np.bincount(which, minlength=len(rows))
+        sums = self._sums[np.searchsorted(self._keys, spans)]
+        num_open = (sums + spans * self._is_open[rows][:, None]) @ np.array([-1, 1])
+        return mean_log(mass, number, np.where(nodes == DONE, 1, np.maximum(num_open, 1)))
+
     def allowance(self, rows: Rows | None = None) -> _Allowance:
-        """Return which next tokens are allowed."""
+        """Return which next tokens are allowed, and the guidance of those."""
         rows = self._rows if rows is None else np.asarray(rows, np.int64)
         nodes = self._nodes[rows]
         layers = self._layers[np.minimum(nodes, _NUM_ROOTS)]
@@ -314,10 +404,27 @@ class ConstraintState:
         of_leaves, first_edges = self._listed_below(rows, nodes, at_root)
         at, edges = np.concatenate([at, of_leaves]), np.concatenate([edges, first_edges])
         tokens = self._trie.keys[edges] & _TOKEN
-        is_open = self._any_open(rows[at], edges)
+        is_open = self._num_open(rows[at], edges) > 0
         layers = np.where(self._is_open[rows] == 1, layers, self._below)
         opens, closes = is_open & (layers[at] == self._below), ~is_open & (layers[at] < self._below)
-        return _Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]))
+        guided, bias = self._guidance(rows, nodes)
+        return _Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]), guided, bias)
+
+    def _guidance(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """Return the guided tokens, as the index of the row and the token, and what is added to their scores."""
+        if not len(self._weighted):
+            return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
+        offsets = rows * self._num_leaves
+        found = np.searchsorted(self._weighted, self._trie.node_spans(nodes) + offsets[:, None])
+        which, places = ranges(found[:, 0], found[:, 1])
+        edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
+        first, mass, number = sums_of_runs(which, edges, self._weights[places])
+        at, edges = which[first], edges[first]
+        num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
+        several = np.flatnonzero(np.diff(self._trie.spans[edges], axis=1)[:, 0] > 1)
+        num_open[several] = self._num_open(rows[at[several]], edges[several])
+        bias = mean_log(mass, number, num_open)
+        return (at, self._trie.keys[edges] & _TOKEN), bias
 
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
@@ -333,13 +440,13 @@ class ConstraintState:
         which, places = ranges(found[:, 0], found[:, 1])
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
-    def _any_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
-        """Return whether some item below each edge is open to its row; an edge of DONE always leads on."""
+    def _num_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
+        """Return how many items below each edge are open to its row; 1 for an edge of DONE, which always leads on."""
         spans = self._trie.spans[edges]
         sums = self._sums[np.searchsorted(self._keys, spans + (rows * self._num_leaves)[:, None])]
         left = sums + spans * self._is_open[rows][:, None]
-        is_open: np.ndarray = (left[:, 1] > left[:, 0]) | (spans[:, 0] == self._num_leaves)
-        return is_open
+        number: np.ndarray = np.where(spans[:, 0] == self._num_leaves, 1, left[:, 1] - left[:, 0])
+        return number
 
     def advance(self, tokens: Rows, rows: Rows | None = None) -> None:
         """Move each row on by its token (B,); a token that was not allowed ends the list and marks the row as lost."""
@@ -347,7 +454,7 @@ class ConstraintState:
         trie = self._trie
         keys = (self._nodes[rows] << 32) + np.asarray(tokens, np.int64)
         edges = np.minimum(np.searchsorted(trie.keys, keys), len(trie.keys) - 1)
-        lost = (trie.keys[edges] != keys) | ~self._any_open(rows, edges)
+        lost = (trie.keys[edges] != keys) | (self._num_open(rows, edges) < 1)
         nodes = edges + _NUM_ROOTS
         ends = trie.pointers[nodes] == trie.pointers[nodes + 1]
         items = trie.items[trie.spans[edges, 0]]
@@ -356,6 +463,7 @@ class ConstraintState:
             of_items = rows[written]
             self._remaining[of_items] -= 1
             self._add(of_items, items[written], np.full(len(written), -1))
+            self._drop_weights(of_items, items[written])
             nodes[written] = trie.roots[1, np.minimum(self._remaining[of_items], 2)]
             ends[written] = False
         nodes[lost | ends] = DONE
@@ -371,6 +479,14 @@ class ConstraintState:
         self._keys = np.insert(self._keys, places, keys[order])
         self._signs = np.insert(self._signs, places, signs.repeat(leaves.shape[1])[order])
         self._sums = np.concatenate([np.zeros(1, np.int64), self._signs.cumsum()])
+
+    def _drop_weights(self, rows: np.ndarray, items: np.ndarray) -> None:
+        """Forget the weight of an item that a row has written."""
+        if len(self._weighted):
+            keys = (rows[:, None] * self._num_leaves + self._trie.leaves[items]).ravel()
+            places = np.minimum(np.searchsorted(self._weighted, keys), len(self._weighted) - 1)
+            gone = places[self._weighted[places] == keys]
+            self._weighted, self._weights = np.delete(self._weighted, gone), np.delete(self._weights, gone)
 
 
 def root_layers(trie: CatalogTrie) -> tuple[np.ndarray, np.ndarray]:
@@ -407,6 +523,21 @@ def ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray
     which = np.repeat(np.arange(len(sizes)), sizes)
     nth = np.arange(len(which)) - (sizes.cumsum() - sizes)[which]
     return which, starts[which] + nth
+
+
+def sums_of_runs(
+    which: np.ndarray, edges: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return where each run of equal pairs begins, the sum of its weights, and its length; `which` is ascending."""
+    first = np.flatnonzero(np.r_[True, (which[1:] != which[:-1]) | (edges[1:] != edges[:-1])][: len(which)])
+    sums = np.add.reduceat(weights, first) if len(first) else np.empty(0)
+    return first, sums, np.diff(first, append=len(which))
+
+
+def mean_log(mass: np.ndarray, number: np.ndarray, num_open: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the mean weight of open items: `mass` is the sum of `number` of them, others have 1."""
+    means: np.ndarray = np.log((mass + (num_open - number)) / num_open)
+    return means.astype(np.float32)
 
 
 def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:

@@ -4,11 +4,12 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
@@ -18,12 +19,17 @@ from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
+from convrec.generation.vllm_requests import check_penalty
 from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
+
+NO_GUIDANCE: Mapping[int, float] = MappingProxyType({})
+# Returns the logarithms of the weights that guide the list of each row; see `classical.guidance`.
+Guide = Callable[[Sequence[Any]], Sequence[Mapping[int, float]]]
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
@@ -32,6 +38,7 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     if request is not None:
         allowed = None if request.allowed is None else sorted(request.allowed)
         asked += [request.length, sorted(request.banned), allowed]
+        asked += [sorted(request.log_weights.items())] if request.log_weights else []
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
@@ -141,9 +148,11 @@ def load_engine(
     )
 
 
-def list_request(row: Mapping[str, Any], catalog: Catalog, length: int) -> ListRequest:
-    """Return what a canonical row asks for: a list of so many items, none of them seen."""
-    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]))
+def list_request(
+    row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: Mapping[int, float] = NO_GUIDANCE
+) -> ListRequest:
+    """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights."""
+    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
 
 
 def check_constraint(
@@ -185,12 +194,13 @@ def model_lists(
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
+    log_weights: Sequence[Mapping[int, float]] | None = None,
 ) -> ModelLists:
     """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. Each
-    distinct prompt is asked once. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
-    stopped.
+    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. They are
+    guided by the `log_weights` of each row, if there are any (`CatalogTrie`). Each distinct prompt is asked once.
+    Finished lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -198,7 +208,11 @@ def model_lists(
     share = builder.report(str(model))
     per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        per_row = [list_request(row, catalog, settings.list_length) for row in rows]
+        if log_weights and options.engine == "vllm":
+            check_penalty(settings.repetition_penalty, "common.repetition_penalty")
+        weights = log_weights or [NO_GUIDANCE] * len(rows)
+        pairs = zip(rows, weights, strict=True)
+        per_row = [list_request(row, catalog, settings.list_length, own) for row, own in pairs]
     asked = list(zip(prompts, per_row, strict=True))
     digests = [request_digest(*pair) for pair in asked]
     cache = open_list_cache(model, settings, options, catalog)

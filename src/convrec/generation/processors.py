@@ -38,7 +38,7 @@ class CatalogConstraint(LogitsProcessor):
         self._input_ids = torch.empty(0)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Set the scores (rows, V) of what is not allowed to -inf, in place, and return them.
+        """Set the scores (rows, V) of what is not allowed to -inf and guide the others, in place, and return them.
 
         Raises `ValueError` for another batch than the one it began with.
         """
@@ -48,7 +48,7 @@ class CatalogConstraint(LogitsProcessor):
         else:
             self._follow(self._state, input_ids, scores)
         self._input_ids = input_ids
-        return self._state.mask_(scores)  # type: ignore[return-value]
+        return self._state.mask_(scores, of_beams=self._may_lose)  # type: ignore[return-value]
 
     @property
     def state_bytes(self) -> int:

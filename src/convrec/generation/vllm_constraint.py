@@ -54,6 +54,8 @@ class CatalogRequests:
                 cls.trie.check([request])
             except InputError as error:
                 raise ValueError(str(error)) from None
+        if request.log_weights and sampling_params.repetition_penalty != 1:
+            raise ValueError("repetition_penalty: a guided list allows none; set it to 1.0")
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
             raise ValueError(
@@ -81,7 +83,7 @@ class _List:
 
 
 class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
-    """Masks the logits of the constrained requests of the batch of vLLM's V1 model runner.
+    """Masks and guides the logits of the constrained requests of the batch of vLLM's V1 model runner.
 
     The state has a row for each of `max_num_seqs` requests from the start.
     """

@@ -7,9 +7,10 @@ only as numbers and lists of numbers.
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, model_validator
 
 from convrec.generation.constraint import ListRequest
+from convrec.project.errors import InputError
 
 
 class _Asked(BaseModel, strict=True):
@@ -18,6 +19,14 @@ class _Asked(BaseModel, strict=True):
     catalog_list_length: PositiveInt
     catalog_list_banned: list[NonNegativeInt] = []
     catalog_list_allowed: list[NonNegativeInt] | None = None
+    catalog_list_weighted: list[NonNegativeInt] = []
+    catalog_list_log_weights: list[float] = []
+
+    @model_validator(mode="after")
+    def _each_has_a_weight(self) -> "_Asked":
+        if len(self.catalog_list_weighted) != len(self.catalog_list_log_weights):
+            raise ValueError("catalog_list_log_weights: give as many as items of catalog_list_weighted")
+        return self
 
 
 def decoding_options(max_tokens: int, repetition_penalty: float, end_token: int) -> dict[str, Any]:
@@ -40,7 +49,22 @@ def request_options(request: ListRequest) -> dict[str, Any]:
     for name, items in (("banned", request.banned), ("allowed", request.allowed)):
         if items is not None:
             options[f"catalog_list_{name}"] = sorted(map(int, items))
+    if request.log_weights:
+        options["catalog_list_weighted"] = [int(item) for item in request.log_weights]
+        options["catalog_list_log_weights"] = [float(value) for value in request.log_weights.values()]
     return options
+
+
+def check_penalty(repetition_penalty: float, name: str) -> None:
+    """Raise `InputError` for a repetition penalty of guided lists: vLLM penalizes what the guidance has added as well.
+
+    `name` is what sets the penalty.
+    """
+    if repetition_penalty != 1:
+        raise InputError(
+            f"{name} = {repetition_penalty}: vLLM cannot guide lists under a repetition penalty; set it to 1.0, set "
+            "guidance.fit_prompts to 0, or use transformers"
+        )
 
 
 def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:
@@ -51,4 +75,5 @@ def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:
     if not options or not options.keys() & _Asked.model_fields.keys():
         return None
     asked = _Asked.model_validate(options)
-    return ListRequest(asked.catalog_list_length, asked.catalog_list_banned, asked.catalog_list_allowed)
+    weights = dict(zip(asked.catalog_list_weighted, asked.catalog_list_log_weights, strict=True))
+    return ListRequest(asked.catalog_list_length, asked.catalog_list_banned, asked.catalog_list_allowed, weights)

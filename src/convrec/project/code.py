@@ -79,7 +79,7 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
 
 def stage_code(stage: str) -> list[Path]:
     """Return the modules that decide what a stage of dvc.yaml writes."""
-    measured = () if stage in ("evaluate", "report") else (MEASURES,)
+    measured = () if stage in ("guidance", "evaluate", "report") else (MEASURES,)
     return code_files([f"{PACKAGE.name}.pipeline.stages.{stage}"], (*PLUMBING, *measured))
 
 

@@ -1,9 +1,11 @@
 """Training on lists of the catalog alone."""
 
+import math
 from itertools import permutations
 
 import pytest
 import torch
+from datasets import Dataset
 
 from convrec.data.catalog import Catalog
 from convrec.generation.constraint import catalog_trie
@@ -63,6 +65,49 @@ def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make
             going_on = sorted({one[t] for one in lists if one[:t] == written[:t]})
             expected = logits[row, t, token] - logits[row, t, going_on].logsumexp(0)
             assert float(scored[row, t]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def _guided_rows():
+    """Return `varied_rows` with evidence for one item and against another."""
+    rows = varied_rows().to_list()
+    for number, row in enumerate(rows):
+        row |= {"guided_items": [number % 4, (number + 1) % 4], "log_weights": [2.0, -1.0]}
+    return Dataset.from_list(rows)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}]
+)
+def test_guided_rollouts_are_scored_as_they_are_sampled(make, tiny_model, options):
+    trainer = make(steps=2, rows=_guided_rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
+    trainer.train()
+    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
+    for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
+        assert set(series(trainer, f"lists/{name}")) == {value}, name
+
+
+def test_the_policy_of_guided_rollouts_is_model_times_evidence(make, tiny_model):
+    trainer = make(rows=_guided_rows(), constraint=make_constraint(tiny_model), beta=0.0)
+    chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]
+    batch = trainer._generate_and_score_completions(chosen)
+    ids, scored, logits = score_again(trainer, batch)
+    tokenizer = load_tokenizer(tiny_model)
+    for row, example in enumerate(chosen):
+        weights = dict(zip(example["guided_items"], example["log_weights"], strict=True))
+        open_lines = [line for line in LINES if line[:-7] not in example["seen_titles"]]
+        lists = {pair: tokenizer("\n".join(pair) + END).input_ids for pair in permutations(open_lines, 2)}
+        written = batch["completion_ids"][row][batch["completion_mask"][row].bool()].tolist()
+        pair = next(pair for pair, tokens in lists.items() if tokens == written)
+        for t, token in enumerate(written):
+            begun = {other: tokens for other, tokens in lists.items() if tokens[:t] == written[:t]}
+            rank = int(pair[0] in tokenizer.decode(written[:t]))
+            logs = {}
+            for going_on in {tokens[t] for tokens in begun.values()}:
+                below = {other[rank] for other, tokens in begun.items() if tokens[t] == going_on}
+                own = [math.exp(weights.get(LINES.index(line), 0.0)) for line in below]
+                logs[going_on] = float(logits[row, t, going_on]) + math.log(sum(own) / len(own))
+            expected = logs[token] - float(torch.tensor(list(logs.values())).logsumexp(0))
+            assert float(scored[row, t]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):

@@ -83,7 +83,7 @@ def test_what_was_liked_comes_to_the_top(make, options):
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0)):
         assert set(series(trainer, f"lists/{name}")) == {value}, name
     prompts = _asked(trainer, [trainer.train_dataset[0]] * 32)
-    trainer._constraint.begin(prompts, [row["seen_titles"] for row in trainer._rows])
+    trainer._constraint.begin(prompts, trainer._rows)
     written = super(PreferenceTrainer, trainer)._complete(prompts, 32)  # by the policy
     texts = trainer._tokenizer.batch_decode(written, skip_special_tokens=True)
     assert sum(text.startswith("Up") for text in texts) > 20  # of 32, where a third would be chance

@@ -32,7 +32,7 @@ def _generation(*arguments):
 def test_each_prompt_is_a_request_with_its_own_seen_titles(tiny_model):
     constraint, generation = make_constraint(tiny_model), _generation([PROCESSOR])
     prompts = [[number] for number in range(100)]
-    constraint.begin(prompts, [[CATALOG.items[number % 2].title] for number in range(100)])
+    constraint.begin(prompts, [{"seen_titles": [CATALOG.items[number % 2].title]} for number in range(100)])
     constrain_requests(generation, constraint)
     found = generation.vllm_client.generate(prompts=prompts, n=2, generation_kwargs={"seed": 1})
     assert found["prompt_ids"] == prompts

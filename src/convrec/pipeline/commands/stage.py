@@ -28,6 +28,7 @@ TEXTS = {
     "demonstrations": "Ground the teacher's lists in the catalog: Remap, Reflect, Adjust.",
     "base_model": "Create the embedded model, or download the base model.",
     "sft": "Train the model on the demonstrations.",
+    "guidance": "Fit the weights of the evidence that guides lists.",
     "rank_grpo": "Align the SFT model with what users liked.",
     "evaluate": "Score all systems on the test split.",
     "report": "Write the HTML report.",

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from convrec.classical.combine import Weights, count_positives
 from convrec.classical.embedding import Embedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
-from convrec.demonstrations.combine import Weights
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.prompts import choose_prompts, count_positives, make_variants
+from convrec.demonstrations.prompts import choose_prompts, make_variants
 from convrec.demonstrations.quality import (
     PLACED_BY,
     check_demonstrations,
@@ -134,7 +134,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     positives = count_positives(rows["train"], train.prompts, catalog)
     evidence = None
     if found.fit_prompts:
-        evidence = Evidence(
+        evidence = Evidence.fit(
             rows["train"],
             catalog,
             _embedder_of(params),

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.guidance import Guidance
 from convrec.data.conversations import read_rows, write_rows
 from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
@@ -15,8 +16,8 @@ from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, ratio_
 from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
-from convrec.evaluation.systems import BASELINES, CONSTRAINED
-from convrec.generation.lists import check_constraint
+from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED
+from convrec.generation.lists import Guide, check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
@@ -32,7 +33,7 @@ COMPARED = [
     *((f"rank_grpo{end}", other) for other in BASELINES for end in ("", CONSTRAINED)),
     ("rank_grpo", "sft"),
     ("rank_grpo" + CONSTRAINED, "sft" + CONSTRAINED),
-    *((system + CONSTRAINED, system) for system in ("sft", "rank_grpo")),
+    *((system + CONSTRAINED, system + end) for system in ("sft", "rank_grpo") for end in ("", UNGUIDED)),
 ]
 
 
@@ -42,11 +43,15 @@ def _system_lists(
     """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
+    guidance = Guidance.load(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
+    guide = guidance.log_weights if guidance else None
     for model, system in SYSTEM_OF_MODEL.items():
-        for constrained in (False, True) if params.evaluate.constrained and system != "zero_shot" else (False,):
-            key = system + CONSTRAINED if constrained else system
-            logger.info("%s: %d prompts", key, len(evaluation.prompts))
-            yield key, evaluation.of_model(paths.model(model), constrained)
+        kinds: dict[str, Guide | None] = {"": None}
+        if params.evaluate.constrained and system != "zero_shot":
+            kinds |= {CONSTRAINED: None} if guide is None else {UNGUIDED: None, CONSTRAINED: guide}
+        for ending, own in kinds.items():
+            logger.info("%s: %d prompts", system + ending, len(evaluation.prompts))
+            yield system + ending, evaluation.of_model(paths.model(model), bool(ending), guide=own)
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PrinterCallback
 
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
@@ -15,6 +16,7 @@ from convrec.generation.export import export_model, lora_config
 from convrec.generation.model_folders import check_model
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.generation.vllm_requests import check_penalty
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, Rewards
@@ -48,7 +50,7 @@ from convrec.training.stopping import stoppable
 logger = logging.getLogger(__name__)
 
 
-def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Guidance | None) -> Dataset:
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
     if since is not None and not any(row["date"] for row in rows):
@@ -60,7 +62,11 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> Dataset:
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
     shown = ("groundtruth", "seen_titles")
-    return Dataset.from_list([{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept])
+    examples = [{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept]
+    if guidance is not None:  # a person's own rows would tell what is to be learnt
+        for example, weights in zip(examples, guidance.log_weights(kept, without_own=True), strict=True):
+            example |= {"guided_items": list(weights), "log_weights": list(weights.values())}
+    return Dataset.from_list(examples)
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
@@ -123,7 +129,10 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    dataset = _dataset(params, paths, prompts)
+    guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
+    if guidance and config.rollouts.startswith("vllm"):
+        check_penalty(common.repetition_penalty, "common.repetition_penalty")
+    dataset = _dataset(params, paths, prompts, guidance)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
@@ -146,6 +155,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,
+        guidance.log_weights if guidance else None,
         config.per_device_train_batch_size,
         config.max_completion_length,
         common.list_length,
@@ -193,7 +203,7 @@ def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) ->
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     start = start or find_start(params, paths)
     given = [Path(start)] if Path(start).is_dir() else []
-    inputs = [*given, paths.split("train"), paths.catalog]
+    inputs = [*given, paths.split("train"), paths.catalog, *sorted(paths.guidance.glob("*"))]
     parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
     parameters["repetition_penalty"] = params.common.repetition_penalty
     return training_folder("rank_grpo", parameters, inputs)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 from convrec.project.config.base import LEAST_PROMPT, Section, Whole, validated
 from convrec.project.config.data import Data
 from convrec.project.config.demonstrations import Demonstrations
+from convrec.project.config.guidance import GuidanceStage
 from convrec.project.config.rank_grpo import RankGRPO
 from convrec.project.config.training import SFT, BaseModelStage
 from convrec.project.yaml import read_yaml
@@ -96,6 +97,7 @@ class Params(Section):
     demonstrations: Demonstrations
     base_model: BaseModelStage
     sft: SFT
+    guidance: GuidanceStage
     rank_grpo: RankGRPO
     evaluate: Evaluate
     report: Report
@@ -161,6 +163,10 @@ class Params(Section):
             "seed": self.common.seed,
         }
 
+    def evidence_options(self) -> dict[str, Any]:
+        """Return the arguments of `Evidence.fit` for guidance, beside the rows, the catalog and the embedder."""
+        return self.guidance.model_dump(include={"neighbours", "kept"})
+
     def baseline_options(self) -> dict[str, Any]:
         """Return the arguments of `evaluation.baselines.Options.of`."""
         return {
@@ -169,6 +175,7 @@ class Params(Section):
             "embedder": self.demonstrations.embedder.model_dump(),
             "device": self.common.device,
             "seed": self.common.seed,
+            "evidence": self.evidence_options(),
         }
 
     @model_validator(mode="after")

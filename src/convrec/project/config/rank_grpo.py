@@ -67,6 +67,7 @@ class RankGRPO(Training):
     max_completion_length: int = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: bool
+    guided: bool
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
     vllm_server_base_url: Url | None
     vllm_importance_sampling_clip_max: Positive

@@ -1,18 +1,20 @@
 """The catalog constraint in rollouts, and in the log-probabilities of their tokens."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.processors import CatalogConstraint
 
 
 class RolloutConstraint:
-    """The items that the lists of each prompt may contain: `num_ranks` items of the catalog, none of them seen.
+    """What the lists of each prompt are: `num_ranks` items of the catalog, none of them seen, guided or not.
 
     The constraint depends on the prompt only, so the distribution that was sampled can be recomputed from a prompt and
     its completion. It keeps the prompts of the last rollouts while they are trained on.
@@ -24,15 +26,21 @@ class RolloutConstraint:
         self._requests: dict[bytes, ListRequest] = {}  # by prompt
         self._allowed: dict[tuple[bytes, bytes], AllowedTokens] = {}  # by prompt and completion
 
-    def begin(self, prompts: Sequence[Sequence[int]], seen_titles: Iterable[Iterable[str]]) -> None:
-        """Replace the prompts by these; equal prompts share the union of their seen titles.
+    def begin(self, prompts: Sequence[Sequence[int]], rows: Iterable[Row]) -> None:
+        """Replace the prompts by these; equal prompts share the union of their seen titles, and the first's guidance.
 
-        Raises `InputError` if too few items are left for a prompt.
+        A row has `seen_titles`, and perhaps the `guided_items` with their `log_weights`. Raises `InputError` if too few
+        items are left for a prompt.
         """
-        banned: dict[bytes, set[int]] = {}
-        for prompt, titles in zip(prompts, seen_titles, strict=True):
-            banned.setdefault(_key(prompt), set()).update(self.catalog.indices_of_titles(titles))
-        self._requests = {prompt: ListRequest(self.num_ranks, items) for prompt, items in banned.items()}
+        requests: dict[bytes, ListRequest] = {}
+        for prompt, row in zip(prompts, rows, strict=True):
+            key, banned = _key(prompt), self.catalog.indices_of_titles(row["seen_titles"])
+            if key in requests:
+                requests[key] = replace(requests[key], banned={*requests[key].banned, *banned})
+            else:
+                weights = dict(zip(row.get("guided_items") or (), row.get("log_weights") or (), strict=True))
+                requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
+        self._requests = requests
         self._allowed = {}
         self.trie.check(self._requests.values())
 

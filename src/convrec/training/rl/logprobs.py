@@ -27,19 +27,24 @@ def sampled_log_probs(
     temperature: float = 1.0,
     allowed: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
+    guidance: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each next token's log-probability and the entropy at its position, under the distribution of rollouts.
 
     As in transformers' sampling, a repetition penalty applies to every token that occurs earlier in the row: its logit
-    is divided by the penalty if positive, and multiplied by it if negative (Keskar et al., arXiv 1909.05858). Then all
-    logits are divided by the temperature, and tokens that are not `allowed` get probability 0. Positions where
-    `attention_mask` is 0 are padding, which the penalty ignores.
+    is divided by the penalty if positive, and multiplied by it if negative (Keskar et al., arXiv 1909.05858). Then
+    `guidance` is added (flat places among the logits, and values), all logits are divided by the temperature, and
+    tokens that are not `allowed` get probability 0. Positions where `attention_mask` is 0 are padding, which the
+    penalty ignores.
 
     Shape: logits (B, K, vocab), which predict the last K tokens of input_ids (B, L), L > K; allowed as the logits;
-    attention_mask as input_ids; returns two (B, K). Units: nats.
+    attention_mask as input_ids; guidance two (n,); returns two (B, K). Units: nats.
     """
     kept = logits.shape[1]
     scores = _penalized(logits, input_ids, penalty, attention_mask) if penalty != 1 else logits
+    if guidance is not None:
+        places, values = guidance
+        scores = scores.flatten().index_add(0, places, values.to(scores.dtype)).view_as(scores)
     scores = scores / temperature if temperature != 1 else scores
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
@@ -124,11 +129,15 @@ def log_prob_head(
         def score(
             states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor, rows: slice
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            allowed = None if open_rows is None else open_rows.rows(rows).booleans(ids.device)
-            if allowed is not None and tokens is not None and not is_cut:
-                allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
+            allowed = guidance = None
+            if open_rows is not None and tokens is not None:
+                own = open_rows.rows(rows)
+                allowed = own.booleans(ids.device)
+                guidance = own.guidance(ids.device) if is_cut else own.guidance(ids.device, tokens, vocab)
+                if not is_cut:
+                    allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
             log_probs: tuple[torch.Tensor, torch.Tensor] = log_probs_of(
-                to_logits(states), ids, penalty, temperature, allowed, mask
+                to_logits(states), ids, penalty, temperature, allowed, mask, guidance
             )
             return log_probs
 

@@ -11,7 +11,7 @@ from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import list_request
+from convrec.generation.lists import NO_GUIDANCE, Guide, list_request
 from convrec.generation.prompts import PromptBuilder
 from convrec.training.callbacks import Measure
 from convrec.training.rl.trainer import RankGRPOTrainer
@@ -23,6 +23,7 @@ def make_measure(
     rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
+    guide: Guide | None,
     batch_size: int,
     max_completion_length: int,
     list_length: int,
@@ -30,8 +31,8 @@ def make_measure(
 ) -> Measure:
     """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
 
-    With a `trie`, lists are constrained to the catalog. Each process generates its share of the lists, and all return
-    the same scores.
+    With a `trie`, lists are constrained to the catalog, and guided if there is a `guide`. Each process generates its
+    share of the lists, and all return the same scores.
     """
     prompts = distinct_prompts(rows)
     accelerator = trainer.accelerator
@@ -40,7 +41,10 @@ def make_measure(
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
     my_prompts = [builder(row["messages"]) for row in mine]
-    requests = [] if trie is None else [list_request(row, catalog, list_length) for row in mine]
+    requests = []
+    if trie is not None:
+        weights = guide(mine) if guide else [NO_GUIDANCE] * len(mine)
+        requests = [list_request(row, catalog, list_length, own) for row, own in zip(mine, weights, strict=True)]
 
     def measure(_: Any) -> dict[str, float]:
         reentrant = trainer.args.gradient_checkpointing_kwargs

@@ -14,8 +14,9 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
-from convrec.classical.scores import BLOCK, Blocks, WeightedSum
-from convrec.demonstrations.adjust import multinomial_residual
+from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, truths
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,43 @@ class _Kept(Blocks):
         if key not in self._blocks:
             self._blocks[key] = self._scores.block(rows)
         return self._blocks[key]
+
+
+def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalog) -> sparse.csr_array:
+    """Return how often each item is ground truth of each prompt, over all its rows. Shape: (prompts, C)."""
+    position = {row["prompt_id"]: index for index, row in enumerate(prompts)}
+    pairs = [
+        (position[row["prompt_id"]], index)
+        for row in rows
+        if row["prompt_id"] in position
+        for index in (catalog.find(truth.title, truth.year) for truth in truths(row))
+        if index is not None
+    ]
+    at = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    counts = np.ones(len(pairs), dtype=np.float32)
+    return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
+
+
+def seen_items(prompts: Sequence[Row], catalog: Catalog) -> list[list[int]]:
+    """Return the catalog indices of each prompt's seen titles, whatever their year."""
+    return [[i for title in row["seen_titles"] for i in catalog.indices_of_title(title)] for row in prompts]
+
+
+def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the negative multinomial log-likelihood of the positives, summed over the rows, and its gradient.
+
+    With n positives in a row, the gradient by the scores is n · softmax(scores) - positives.
+
+    Shape: scores, positives (rows, C); returns a scalar and (rows, C).
+    """
+    positions, counts = flat_entries(positives)
+    positions, counts = positions.to(scores.device), counts.to(scores)
+    totals = torch.from_numpy(positives.sum(axis=1)).to(scores)
+    log_probability = torch.log_softmax(scores, dim=1)
+    loss = -(log_probability.view(-1)[positions] * counts).sum()
+    residual = log_probability.exp_().mul_(totals[:, None])
+    residual.view(-1)[positions] -= counts
+    return loss, residual
 
 
 def loss_and_gradient(

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from convrec.classical import combine
+from convrec.classical.combine import fit_weights, loss_and_gradient
 from convrec.classical.scores import BLOCK, sparse_scores
-from convrec.demonstrations import combine
-from convrec.demonstrations.combine import fit_weights, loss_and_gradient
 
 ROWS, ITEMS = BLOCK + 300, 12
 

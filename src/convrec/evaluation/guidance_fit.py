@@ -1,0 +1,62 @@
+"""The weights of evidence that guides a model's lists, fitted to the lists themselves."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from convrec.classical.combine import count_positives, fit_weights, seen_items
+from convrec.classical.evidence import EVIDENCE, Evidence
+from convrec.classical.guidance import as_log_weights
+from convrec.classical.scores import WeightedSum
+from convrec.evaluation.evaluation import Evaluation
+
+logger = logging.getLogger(__name__)
+
+_SCALES = (0.5, 1.0, 2.0, 4.0)  # of the weights that suit the evidence alone
+_FACTORS = (0.0, 0.5, 2.0)  # of one weight
+_FIRST = 0.25  # what a weight of 0 is multiplied from
+_LEAST_GAIN = 1e-3  # of NDCG: less is noise
+
+
+class GuidanceFit(NamedTuple):
+    """The weights, and the mean NDCG of the model's lists with them and without guidance."""
+
+    weights: dict[str, float]
+    ndcg: float
+    unguided: float
+
+
+def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> GuidanceFit:
+    """Return the weights with which a model's greedy lists have the best NDCG on the rows of the evaluation.
+
+    The weights of the evidence alone give a direction; its scale is chosen first, and then each weight is changed once.
+    Weights are kept only where they gain, so useless evidence gets none.
+    """
+    terms = evidence.terms(evaluation.prompts, without_own=False, earlier=False)
+
+    def ndcg(weights: Mapping[str, float]) -> float:
+        guided = WeightedSum([terms[kind] for kind in EVIDENCE], [weights[kind] for kind in EVIDENCE])
+        guide = (lambda _: as_log_weights(guided, evidence.kept)) if any(weights.values()) else None
+        found = float(evaluation.of_model(model, True, guide=guide).scores[evaluation.headline].mean())
+        shown = ", ".join(f"{kind} {weights[kind]:.3g}" for kind in EVIDENCE)
+        logger.info("guidance: %s %.4f with %s", evaluation.headline, found, shown)
+        return found
+
+    prompts, catalog = evaluation.prompts, evaluation.catalog
+    positives, seen = count_positives(evaluation.rows, prompts, catalog), seen_items(prompts, catalog)
+    alone = fit_weights(terms, {}, positives, seen, np.arange(len(prompts)), evaluation.settings.list_length).values
+    weights = dict.fromkeys(EVIDENCE, 0.0)
+    best = unguided = ndcg(weights)
+    for scale in _SCALES if any(alone.values()) else ():
+        tried = {kind: scale * weight for kind, weight in alone.items()}
+        if (found := ndcg(tried)) > best + _LEAST_GAIN:
+            weights, best = tried, found
+    for kind in EVIDENCE if any(weights.values()) else ():
+        for factor in _FACTORS:
+            tried = {**weights, kind: (weights[kind] or _FIRST) * factor}
+            if tried != weights and (found := ndcg(tried)) > best + _LEAST_GAIN:
+                weights, best = tried, found
+    return GuidanceFit(weights, best, unguided)

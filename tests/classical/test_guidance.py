@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import EVIDENCE, Evidence
+from convrec.classical.guidance import Guidance
+from convrec.data.catalog import Catalog, Item
+from convrec.project.errors import InputError
+from tests.rows import make_row
+
+HEAT, DUNE, UP = ("Heat", 1995), ("Dune", 2021), ("Up", 2009)
+ROWS = [
+    make_row("a", [HEAT, UP], "a heist and the police", user_id="ann", date="2022-01-03"),
+    make_row("b", [HEAT], "police and a heist", user_id="bob", date="2022-02-03"),
+    make_row("c", [DUNE], "a desert planet", user_id="cid", seen_titles=["Up"], date="2022-03-03"),
+]
+ASKED = [make_row("x", [], "a heist, please"), make_row("y", [], "planets", seen_titles=["Up"]), ROWS[0]]
+
+
+def _guidance(catalog, weights, kept=3):
+    evidence = Evidence.fit(ROWS, catalog, TfidfEmbedder, neighbours=3, kept=kept)
+    return Guidance(evidence, weights, {"name": "tfidf"})
+
+
+def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
+    guidance = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
+    guidance.save(tmp_path)
+    again = Guidance.load(tmp_path, catalog)
+    for options in ({}, {"without_own": True}, {"without_own": True, "earlier": True}):
+        found = again.log_weights(ASKED, **options)
+        assert found == guidance.log_weights(ASKED, **options) and any(found), options
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not [word for word in (b"heist", b"police", b"desert", b"ann", b"bob") if word in content]
+
+
+def test_the_best_items_of_the_sum_have_weights_above_all_others(catalog):
+    weights = {"popularity": 1.0, "neighbours": 1.0, "item_knn": 0.0, "ease": 0.0}
+    (found,) = _guidance(catalog, weights, kept=2).log_weights(ASKED[:1])
+    heat, up = (catalog.find(*item) for item in (HEAT, UP))
+    assert set(found) == {heat, up} and found[heat] > found[up] > 0
+
+
+@pytest.mark.parametrize("weights", [{}, dict.fromkeys(EVIDENCE, 0.0)])
+def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
+    guidance = _guidance(catalog, weights)
+    assert guidance.log_weights(ASKED) == [{}, {}, {}]
+    guidance.save(tmp_path)
+    assert Guidance.load(tmp_path, catalog) is None is Guidance.load(tmp_path / "nowhere", catalog)
+
+
+def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_path):
+    """Items came, went and changed places; the evidence is that of the same rows."""
+    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3}
+    _guidance(catalog, weights).save(tmp_path)
+    items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
+    other = Catalog([Item("New", 2024), *items])
+    for options in ({}, {"without_own": True, "earlier": True}):
+        found = Guidance.load(tmp_path, other).log_weights(ASKED, **options)
+        assert found == _guidance(other, weights).log_weights(ASKED, **options)
+
+
+def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):
+    class Letters:
+        def embed_conversations(self, texts):
+            counts = np.array([[text.count(letter) + 1 for letter in "abc"] for text in texts], dtype=np.float32)
+            return counts / np.linalg.norm(counts, axis=1, keepdims=True)
+
+    evidence = Evidence.fit(ROWS, catalog, lambda _: Letters(), neighbours=3, kept=3)
+    evidence.save(tmp_path / "evidence")
+    with pytest.raises(InputError, match="sentence-transformers model of demonstrations"):
+        Evidence.load(tmp_path / "evidence", catalog)
+    again = Evidence.load(tmp_path / "evidence", catalog, Letters)
+    found = [own.terms(ASKED, without_own=False, earlier=False).values() for own in (evidence, again)]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one.block(slice(0, 3)), other.block(slice(0, 3)))
