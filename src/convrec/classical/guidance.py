@@ -14,6 +14,7 @@ from convrec.classical.evidence import EVIDENCE, Evidence, largest
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
+from convrec.generation.constraint import Guide
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
@@ -62,6 +63,12 @@ class Guidance:
         terms = self.evidence.terms(prompts, without_own=without_own, earlier=earlier, kinds=kinds)
         total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
         return as_log_weights(total, self.evidence.kept)
+
+
+def load_guide(folder: Path | None, catalog: Catalog, device: str = "cpu") -> Guide | None:
+    """Return the function that guides lists by the guidance in a folder, None where there is none."""
+    guidance = None if folder is None else Guidance.load(folder, catalog, device)
+    return None if guidance is None else guidance.log_weights
 
 
 def as_log_weights(scores: WeightedSum, kept: int) -> list[dict[int, float]]:

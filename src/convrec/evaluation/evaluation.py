@@ -13,7 +13,8 @@ from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, Guide, ListSettings, model_lists
+from convrec.generation.constraint import Guide
+from convrec.generation.lists import EngineOptions, ListSettings, model_lists
 from convrec.project.paths import Paths
 
 

@@ -9,10 +9,11 @@ of decoding is a few array operations for the whole batch. They run on the CPU f
 and small, and the GPU gets only the indices of the scores that change.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ from convrec.generation.trie_build import Edges, Sequences, collect
 from convrec.project.errors import InputError
 
 Rows = Sequence[int] | np.ndarray
+# Returns the logarithms of the weights that guide the list of each row of the data; see `classical.guidance`.
+Guide = Callable[[Sequence[Any]], Sequence[Mapping[int, float]]]
+NO_GUIDANCE: Mapping[int, float] = MappingProxyType({})
 
 # The roots, which are the first nodes: the next token begins a line. The root depends on whether it is the
 # first line, and on whether another line follows. At DONE the list has ended.

@@ -4,16 +4,15 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import CatalogTrie, ListRequest, catalog_trie
+from convrec.generation.constraint import NO_GUIDANCE, CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
@@ -26,10 +25,6 @@ from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
-
-NO_GUIDANCE: Mapping[int, float] = MappingProxyType({})
-# Returns the logarithms of the weights that guide the list of each row; see `classical.guidance`.
-Guide = Callable[[Sequence[Any]], Sequence[Mapping[int, float]]]
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:

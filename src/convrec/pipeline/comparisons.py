@@ -13,12 +13,14 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.classical.guidance import load_guide
 from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.scoring import mean_scores
+from convrec.generation.constraint import Guide
 from convrec.generation.export import export_model
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import with_settings
@@ -61,7 +63,7 @@ class Experiment:
     - `stage`: the stage that is trained.
     - `inputs`: the files that the trainings read; the model that they start from is the first.
     - `scored`: the rows that the models are scored on, by group.
-    - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only.
+    - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only, guided by the `guide`.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Experiment:
     scored: Mapping[str, list[Row]]
     evaluation: Evaluation
     constrained: bool
+    guide: Guide | None
     paths: Paths
 
     def run_seeds(self, name: str, runs: Sequence[Params], train: Train, parent: Run) -> list[Path]:
@@ -108,7 +111,9 @@ class Experiment:
             model = folder / "model"
             export_model(checkpoint, self.inputs[0], tokenizer, model, common.repetition_penalty, trust)
             tables = [
-                self.evaluation.of_rows(rows).of_model(model, self.constrained).scores.assign(**{_GROUP: group})
+                self.evaluation.of_rows(rows)
+                .of_model(model, self.constrained, guide=self.guide)
+                .scores.assign(**{_GROUP: group})
                 for group, rows in self.scored.items()
             ]
             scores = pd.concat(tables)
@@ -209,9 +214,10 @@ def compare_algorithms(
     _require_made(sft=start)
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
-    inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog]
+    guide = load_guide(paths.guidance, evaluation.catalog) if constrained else None
+    inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
     scored = {"comparison": list(evaluation.rows)}
-    experiment = Experiment("compare", "rank_grpo", inputs, scored, evaluation, constrained, paths)
+    experiment = Experiment("compare", "rank_grpo", inputs, scored, evaluation, constrained, guide, paths)
 
     def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
         return align(run, paths, str(start), folder, record), load_tokenizer(start, trust_remote_code=trust)
@@ -219,7 +225,7 @@ def compare_algorithms(
     tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
         folders = {name: experiment.run_seeds(name, runs, train, record) for name, runs in variants.items()}
-        sft = evaluation.of_model(start, constrained).scores
+        sft = evaluation.of_model(start, constrained, guide=guide).scores
         means: dict[str, tuple[pd.DataFrame, list[float]]] = {START: (sft[[*KEYS, metric]], [])}
         means |= {name: _mean_of_seeds(own, "comparison", metric) for name, own in folders.items()}
         last = last_checkpoint(next(iter(folders.values()))[0])  # of as many steps in all runs
@@ -282,7 +288,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     }
     scored = {group: own for group, own in scored.items() if own}
     inputs = [paths.model("base"), demonstrations, paths.split("train"), paths.split("validation"), paths.catalog]
-    experiment = Experiment("ablation", "sft", inputs, scored, evaluation, False, paths)
+    experiment = Experiment("ablation", "sft", inputs, scored, evaluation, False, None, paths)
     rows = [row for row in learnt if row["teacher"] and not row["held_out"]]
     groups = {group: {"rows": len(own)} for group, own in scored.items()}
     result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}

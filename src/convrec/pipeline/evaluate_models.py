@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from convrec.classical.guidance import load_guide
 from convrec.data.conversations import write_rows
 from convrec.evaluation.evaluation import Evaluation, flat_metrics
 from convrec.evaluation.headline import with_interval
@@ -41,7 +42,7 @@ def evaluate_models(
     evaluation, results = Evaluation.of_split(paths, split, **params.evaluation()), []
     sizes = {"n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split, **data_tags(paths)}
-    for name, (folder, settings) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
+    for name, (folder, settings, guidance) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
         target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
         weights = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
         tags = {**shared, "stage": "evaluate", "model": name, "checkpoint.md5": weights}
@@ -50,7 +51,8 @@ def evaluate_models(
         with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
             record.log_dataset(paths.split(split), split)
             record.log_dataset(paths.catalog, "catalog")
-            found = evaluation.of_model(folder, constrained, settings)
+            guide = load_guide(guidance, evaluation.catalog) if constrained else None
+            found = evaluation.of_model(folder, constrained, settings, guide)
             metrics = evaluation.intervals(found.scores)
             result = {"model": name, "split": split, "engine": params.evaluate.engine, "constrained": constrained}
             result |= {"run_id": record.run_id, **sizes, "truncated_share": found.truncated_share, "metrics": metrics}
@@ -66,14 +68,19 @@ def evaluate_models(
     return results
 
 
-def _locate(name: str, params: Params) -> tuple[Path, ListSettings]:
-    """Return a model's folder and its list settings; a registered version has its own settings."""
+def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]:
+    """Return a model's folder, its list settings and its guidance; a registered version has its own.
+
+    The guidance of the project guides the models of its folder `models/`.
+    """
     trust = params.base_model.trust_remote_code
     if not name.startswith("models:/"):
-        return find_model(name, "--model", trust), ListSettings(**params.list_settings())
+        folder, paths = find_model(name, "--model", trust), Paths()
+        is_own = folder.absolute().parent == paths.model("sft").absolute().parent
+        return folder, ListSettings(**params.list_settings()), paths.guidance if is_own else None
     version = download_version(name)
     check_model(version.checkpoint, f"--model {name}", trust)
-    return version.checkpoint, version.settings
+    return version.checkpoint, version.settings, version.guidance
 
 
 def evaluation_name(model: str, split: str, max_prompts: int | None, constrained: bool = False) -> str:

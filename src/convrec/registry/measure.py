@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from convrec.classical.guidance import load_guide
 from convrec.data.conversations import Row, read_rows
 from convrec.evaluation.baselines import Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
@@ -56,7 +57,8 @@ def compare_versions(
     means: list[dict[str, float]] = []
     for version, model in sides:
         logger.info("version %s: generating lists for %d test prompts", version, len(prompts))
-        found = evaluation.of_model(model.checkpoint, policy.lists == "constrained", model.settings)
+        guide = load_guide(model.guidance, catalog)
+        found = evaluation.of_model(model.checkpoint, policy.lists == "constrained", model.settings, guide)
         tables.append(found.scores)
         means.append({**mean_scores(found.scores), "coverage": evaluation.coverage(found.texts)})
     if policy.guard_rails.latency_p95_seconds is not None:
@@ -120,7 +122,9 @@ def latencies(params: Params, paths: Paths, models: Sequence[ModelFiles], prompt
     each model is a warm-up and does not count.
     """
     device, size = params.common.device, params.common.list_length
-    recommenders = [Recommender.load(one.checkpoint, paths.catalog, one.settings, device) for one in models]
+    recommenders = [
+        Recommender.load(one.checkpoint, paths.catalog, one.settings, device, guidance=one.guidance) for one in models
+    ]
     step = max(1, len(prompts) // TIMED_PROMPTS)
     asked = [row["messages"] for row in prompts[::step][:TIMED_PROMPTS]]
     seconds: list[list[float]] = [[] for _ in models]

@@ -57,7 +57,8 @@ def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
     if not catalog.is_file():
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
     common, trust = params.common, params.base_model.trust_remote_code
-    return ModelFiles(folder, catalog, ListSettings(**params.list_settings()), common.device, trust)
+    settings = ListSettings(**params.list_settings())
+    return ModelFiles(folder, catalog, settings, common.device, trust, Paths().guidance)
 
 
 class RegistrySource:

@@ -151,6 +151,7 @@ def _log_version(
         YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)
         files = {"model": paths.model(stage), "catalog": paths.catalog}
         files |= {"model_card": card_file, "params": params_file}
+        files |= {"guidance": paths.guidance} if paths.guidance.is_dir() else {}
         info = mlflow.pyfunc.log_model(
             name="recommender",
             python_model=str(_PACKAGE / "service" / "pyfunc_model.py"),
@@ -212,14 +213,17 @@ def read_version(folder: Path, uri: str) -> "ModelFiles":
             inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
             for name in ("model", "catalog")
         )
-        settings = ListSettings(**flavor["config"])
+        settings, guidance = ListSettings(**flavor["config"]), None
+        if "guidance" in flavor["artifacts"]:
+            path = flavor["artifacts"]["guidance"]["path"]
+            guidance = inside(folder, path, f"{uri}: the path of its guidance")
         if not (checkpoint.is_dir() and catalog.is_file()):
             raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
         raise InputError(
             f"{uri}: this version has no checkpoint and catalog; give one that this project registered"
         ) from None
-    return ModelFiles(checkpoint, catalog, settings)
+    return ModelFiles(checkpoint, catalog, settings, guidance=guidance)
 
 
 def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":

@@ -27,7 +27,11 @@ class ListModel(PythonModel):
         model, catalog = context.artifacts["model"], context.artifacts["catalog"]
         # Loading a version with MLflow runs this file, so the user already trusts the code that comes with it.
         self._recommender = Recommender.load(
-            model, catalog, ListSettings(**context.model_config), trust_remote_code=True
+            model,
+            catalog,
+            ListSettings(**context.model_config),
+            trust_remote_code=True,
+            guidance=context.artifacts.get("guidance"),
         )
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:

@@ -10,8 +10,10 @@ from typing import Any, overload
 
 import pandas as pd
 
+from convrec.classical.guidance import load_guide
 from convrec.data.catalog import Catalog
 from convrec.data.titles import line
+from convrec.generation.constraint import Guide
 from convrec.generation.engine import TokenIds, TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model
@@ -61,11 +63,13 @@ class Recommender:
     are thread-safe; they run one after the other. `noun` is the domain's word for the items, such as movies or books.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings):
+    def __init__(
+        self, model: Any, tokenizer: Any, catalog: Catalog, settings: ListSettings, guide: Guide | None = None
+    ):
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         positions = getattr(model.config, "max_position_embeddings", None)
         self.catalog, self.noun = catalog, settings.items
-        self.translator = Translator(catalog, tokenizer, settings, positions)
+        self.translator = Translator(catalog, tokenizer, settings, positions, guide)
         limits = (_BATCH, settings.max_completion_length, settings.repetition_penalty)
         self._engine = TransformersEngine(model, tokenizer, *limits, self.translator.trie)
         self._lock = threading.Lock()
@@ -78,12 +82,17 @@ class Recommender:
         settings: ListSettings,
         device: str = "auto",
         trust_remote_code: bool = False,
+        guidance: str | Path | None = None,
     ) -> "Recommender":
-        """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet), on the device."""
+        """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet), on the device.
+
+        `guidance` is the folder of what guides its lists.
+        """
         files = ModelFiles(Path(model), Path(catalog), settings, device, trust_remote_code)
         loaded = load_model(files.checkpoint, trust_remote_code=trust_remote_code, dtype="auto")
         items, tokenizer = files.load_texts()
-        return cls(loaded.to(pick_device(device)), tokenizer, items, settings)
+        guide = load_guide(None if guidance is None else Path(guidance), items)
+        return cls(loaded.to(pick_device(device)), tokenizer, items, settings, guide)
 
     @overload
     def recommend(self, conversations: str, *arguments: Any, **options: Any) -> RecommendedList: ...

@@ -3,6 +3,7 @@
 import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.titles import title_and_year
-from convrec.generation.constraint import ListRequest, catalog_trie
+from convrec.generation.constraint import Guide, ListRequest, catalog_trie
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
@@ -32,13 +33,14 @@ class NoList(RuntimeError):
 
 
 class ModelFiles(NamedTuple):
-    """A Hugging Face folder, the catalog as Parquet, and how lists are decoded."""
+    """A Hugging Face folder, the catalog as Parquet, how lists are decoded, and the folder of what guides them."""
 
     checkpoint: Path
     catalog: Path
     settings: ListSettings
     device: str = "auto"
     trust_remote_code: bool = False
+    guidance: Path | None = None
 
     def load_texts(self) -> tuple[Catalog, Any]:
         """Return the catalog and the tokenizer."""
@@ -58,16 +60,23 @@ class Translator:
     """Translates between people and a model: conversations to tokens, tokens to items of the catalog. Thread-safe.
 
     `noun` is the domain's word for the items, such as movies or books; `mentions` finds the catalog's titles in texts.
-    `positions` is the model's longest context in tokens, None if it has no limit.
+    `positions` is the model's longest context in tokens, None if it has no limit; `guide` guides its lists.
     """
 
-    def __init__(self, catalog: Catalog, tokenizer: Any, settings: ListSettings, positions: int | None):
+    def __init__(
+        self,
+        catalog: Catalog,
+        tokenizer: Any,
+        settings: ListSettings,
+        positions: int | None,
+        guide: Guide | None = None,
+    ):
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self.mentions = Mentions(catalog)
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
-        self._prompts = settings.prompts(tokenizer)
+        self._prompts, self._guide = settings.prompts(tokenizer), guide
         self.lock = threading.Lock()  # around the tokenizer, which cannot be used by two threads at once
 
     def prepare(
@@ -86,7 +95,15 @@ class Translator:
         denied = self.resolve("deny", deny)
         allowed = None if allow is None else self.resolve("allow", allow)
         options = (n, denied, allowed, or_fewer)
-        requests = [self._request(messages, place, *options) for place, messages in enumerate(turns, start=1)]
+        named = [
+            sorted(self.mentions.titles(message["content"] for message in messages if message["role"] != "system"))
+            for messages in turns
+        ]
+        requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
+        if self._guide is not None:
+            rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
+            weighted = zip(requests, self._guide(rows), strict=True)
+            requests = [replace(request, log_weights=weights) for request, weights in weighted]
         with self.lock:
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
@@ -141,14 +158,11 @@ class Translator:
         return self.catalog.readings(title, int(year)) if index is None else [index]
 
     def _request(
-        self, messages: Messages, place: int, n: int, denied: set[int], allowed: set[int] | None, or_fewer: bool
+        self, named: list[str], place: int, n: int, denied: set[int], allowed: set[int] | None, or_fewer: bool
     ) -> ListRequest:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"n = {n!r}: give a whole number from 1")
-        banned = denied
-        if not self._recommend_seen:
-            named = self.mentions.titles(message["content"] for message in messages if message["role"] != "system")
-            banned = denied | self.catalog.indices_of_titles(named)
+        banned = denied if self._recommend_seen else denied | self.catalog.indices_of_titles(named)
         left = len((set(range(len(self.catalog))) if allowed is None else allowed) - banned)
         if n > left and (left == 0 or not or_fewer):
             raise (InputError if left else NothingLeft)(

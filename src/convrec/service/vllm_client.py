@@ -10,11 +10,12 @@ from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI, Op
 from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
+from convrec.classical.guidance import load_guide
 from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
-from convrec.generation.vllm_requests import decoding_options, request_options
+from convrec.generation.vllm_requests import check_penalty, decoding_options, request_options
 from convrec.project.code import fingerprint
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.served import ServedModel
@@ -59,7 +60,10 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 def vllm_translator(files: ModelFiles) -> Translator:
     """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
     catalog, tokenizer = files.load_texts()
-    translator = Translator(catalog, tokenizer, files.settings, None)
+    guide = load_guide(files.guidance, catalog)
+    if guide is not None:
+        check_penalty(files.settings.repetition_penalty, "the model's repetition_penalty")
+    translator = Translator(catalog, tokenizer, files.settings, None, guide)
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
     return translator
 

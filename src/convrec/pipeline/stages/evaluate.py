@@ -17,7 +17,8 @@ from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED
-from convrec.generation.lists import Guide, check_constraint
+from convrec.generation.constraint import Guide
+from convrec.generation.lists import check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
