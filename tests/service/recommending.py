@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.constraint import Guide
 from convrec.generation.lists import ListSettings
 from convrec.service.recommender import Recommender
 from convrec.service.served import Batcher, ServedModel
@@ -25,10 +26,12 @@ CATALOG = Catalog(
 )
 
 
-def make_recommender(seed: int = 0, catalog: Catalog = CATALOG, settings: ListSettings = SETTINGS) -> Recommender:
+def make_recommender(
+    seed: int = 0, catalog: Catalog = CATALOG, settings: ListSettings = SETTINGS, guide: Guide | None = None
+) -> Recommender:
     """Return a recommender whose model was never trained."""
     tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
-    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings)
+    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings, guide)
 
 
 def served(version: str, recommender: Recommender) -> ServedModel:

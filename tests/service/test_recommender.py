@@ -52,6 +52,22 @@ def test_a_list_does_not_depend_on_those_beside_it():
     assert RECOMMENDER.recommend([]) == []
 
 
+def test_the_guide_of_a_conversation_guides_its_list():
+    asked = []
+
+    def guide(rows):
+        asked.extend((row["messages"][-1]["content"], row["seen_titles"]) for row in rows)
+        return [{0: 90.0, 2: 60.0} if "Her" in row["seen_titles"] else {} for row in rows]
+
+    guided = make_recommender(guide=guide)
+    texts = ["I loved Her and Alien", "I liked Heat and Fargo"]
+    first, second = guided.recommend(texts, 5)
+    assert asked == [(texts[0], ["Alien", "Her"]), (texts[1], ["Fargo", "Heat"])]
+    assert [str(item) for item in first[:2]] == [LINES[0], LINES[2]] != _lines(texts[0], 2)
+    assert second == RECOMMENDER.recommend(texts[1], 5)
+    assert [str(item) for item in guided.recommend(texts[0], 2, deny=["Heat"])] != [LINES[0], LINES[2]]
+
+
 def test_text_and_messages_are_the_same_conversation():
     text = "User: I loved Heat\nAssistant: why?\nUser: space"
     expected = RECOMMENDER.recommend([text], 4)

@@ -83,7 +83,7 @@ class Evidence:
         """Write the evidence to a safetensors file; an embedder other than TF-IDF is not in it."""
         voters, likes = self.neighbours, self.likes
         embedder = voters.embedder.arrays() if isinstance(voters.embedder, TfidfEmbedder) else {}
-        vectors = voters.vectors.T
+        vectors = voters.vectors
         arrays = {
             "items": _keys(self.catalog),
             **embedder,
@@ -125,7 +125,7 @@ class Evidence:
         else:
             raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
         vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
-        voters = Neighbours(made, vectors.T, liked, arrays["voters"], _months(arrays["voted"]))
+        voters = Neighbours(made, vectors, liked, arrays["voters"], _months(arrays["voted"]))
         people = {person: place for place, person in enumerate(arrays["people"].tolist())}
         likes = Likes(matrix, people, months)
         return cls(catalog, voters, likes, settings["number"], settings["kept"], device)

@@ -80,7 +80,8 @@ class Neighbours:
         conversations, liked = _liked(train, catalog)
         texts, people, months = (list(part) for part in zip(*conversations, strict=True))
         fitted = embedder(texts)
-        vectors = fitted.embed_conversations(texts).T
+        vectors: Any = fitted.embed_conversations(texts)
+        vectors = vectors.T.tocsr() if sparse.issparse(vectors) else vectors.T
         return cls(fitted, vectors, liked, np.array(people, dtype=np.int64), np.array(months, dtype=str))
 
     def nearest(
