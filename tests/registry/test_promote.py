@@ -137,7 +137,7 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
         _promote("1")
     assert ranks["asked"] == [], "before any list is written"
     _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
-    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "no prompt names an item either"
+    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours", "fusion"], "no prompt names any"
 
 
 def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client, ranks):
