@@ -23,6 +23,7 @@ if IS_V2:  # before vLLM is imported, which uses Triton on a CPU only in a build
     triton.backends.backends["cpu"] = backend
 
 import torch  # noqa: E402
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # noqa: E402
@@ -57,9 +58,9 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
         elif len(batch) < PLACES and draw.random() < 0.4:
             guided = ListRequest(2, log_weights={1: 1.5, 3: -1.0})
             request = draw.choice([None, guided, ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
-            params = SamplingParams(extra_args=request and request_options(request))
+            params = SamplingParams(extra_args=request and request_options(request, 1.7))
             batch.append(([], request))
-            added.append((len(batch) - 1, params, [1], batch[-1][0]))
+            added.append((len(batch) - 1, params, [1, 2], batch[-1][0]))
         elif len(batch) > 1 and draw.random() < 0.3:
             one, other = draw.sample(range(len(batch)), 2)
             batch[one], batch[other] = batch[other], batch[one]
@@ -68,15 +69,18 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
             del draw.choice(batch)[0][-1:]
         changed = BatchUpdate(len(batch), removed, added, moved) if removed or added or moved else None
         processor.update_state(changed)
-        logits = processor.apply(torch.zeros(len(batch), vocab_size))
-        for row, (tokens, request) in zip(logits, batch, strict=True):
-            expected = torch.zeros(vocab_size)
+        scores = torch.randn(len(batch), vocab_size)
+        logits = processor.apply(scores.clone())
+        for row, expected, (tokens, request) in zip(logits, scores, batch, strict=True):
             if request is not None:
                 alone = ConstraintState(trie, [request], vocab_size)
                 for token in tokens:
                     alone.advance(torch.tensor([token]))
                 assert not alone.lost.any()
-                expected = alone.mask_(expected[None])[0]
+                if request.log_weights:
+                    held = torch.tensor([[1, 2, *tokens]])
+                    expected = RepetitionPenaltyLogitsProcessor(1.7)(held, expected[None])[0]  # noqa: PLW2901
+                expected = alone.mask_(expected[None])[0]  # noqa: PLW2901
                 compared += 1
             assert torch.equal(row, expected)
             tokens.append(draw.choice(expected.isfinite().nonzero().squeeze(1).tolist()))
@@ -113,7 +117,7 @@ def main() -> None:
             stop_token_ids=[task["eos"]],
             ignore_eos=True,
             detokenize=False,
-            extra_args=request and request_options(request),
+            extra_args=request and request_options(request, task["penalty"]),
         )
         for request in requests
     ]

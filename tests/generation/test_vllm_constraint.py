@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
@@ -12,7 +13,7 @@ from convrec.training.embedded import make_model
 from tests.generation.small import sizes
 from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
 
-SIZES = sizes(64, 64, heads=2)
+SIZES, PENALTY = sizes(64, 64, heads=2), 1.6
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film", "heat", "dogs and pigs", "one more", "300"]
 REQUESTS = [
@@ -41,6 +42,7 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, monkeypatch
     task = {
         "prompts": prompts,
         "requests": [request and request_options(request) for request in REQUESTS],
+        "penalty": PENALTY,  # of guided lists
         "max_tokens": trie.longest(6),
         "eos": tokenizer.eos_token_id,
         "vocab_size": len(tokenizer),
@@ -62,9 +64,15 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, monkeypatch
                     places,
                     request,
                     tokenizer.eos_token_id,
-                    lambda written, prompt=prompt: model(torch.tensor([prompt + written])).logits[0, -1].tolist(),
+                    lambda written, prompt=prompt, request=request: _scores(model, prompt, written, request),
                 )
         assert tokens == expected
+
+
+def _scores(model, prompt: list[int], written: list[int], request: ListRequest) -> list[float]:
+    ids = torch.tensor([prompt + written])
+    logits = model(ids).logits[:, -1]
+    return (RepetitionPenaltyLogitsProcessor(PENALTY)(ids, logits) if request.log_weights else logits)[0].tolist()
 
 
 def _free_list(model, prompt: list[int], eos: int, max_tokens: int) -> list[int]:

@@ -21,7 +21,7 @@ from convrec.generation.vllm_requests import request_options, requested_list
 )
 def test_a_list_is_read_as_it_was_asked_for(request_):
     options = json.loads(json.dumps(request_options(request_)))
-    assert all(isinstance(value, int | list) for value in options.values()), "what vllm_xargs takes"
+    assert all(isinstance(value, int | float | list) for value in options.values()), "what vllm_xargs takes"
     read = requested_list({"other": 1, **options})
     assert (read.length, set(read.banned)) == (request_.length, set(request_.banned))
     assert read.log_weights == request_.log_weights

@@ -18,7 +18,6 @@ from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
-from convrec.generation.vllm_requests import check_penalty
 from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
 from convrec.project.errors import InputError
@@ -203,8 +202,6 @@ def model_lists(
     share = builder.report(str(model))
     per_row: Sequence[ListRequest | None] = [None] * len(rows)
     if catalog is not None:
-        if log_weights and options.engine == "vllm":
-            check_penalty(settings.repetition_penalty, "common.repetition_penalty")
         weights = log_weights or [NO_GUIDANCE] * len(rows)
         pairs = zip(rows, weights, strict=True)
         per_row = [list_request(row, catalog, settings.list_length, own) for row, own in pairs]

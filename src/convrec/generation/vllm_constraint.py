@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
-from convrec.generation.vllm_requests import requested_list
+from convrec.generation.vllm_requests import requested_list, requested_penalty
 from convrec.project.errors import InputError
 
 _CONFIG = "catalog_trie"  # its name in the engine's additional_config
@@ -33,6 +34,36 @@ def engine_options(trie: str | Path) -> dict[str, Any]:
     if runner not in _PROCESSORS:
         raise InputError(f"{_RUNNER} = {runner!r}: set it to 0 or 1, or unset it")
     return {"logits_processors": [_PROCESSORS[runner]], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
+
+
+class HeldTokens:
+    """The tokens of a prompt and its list, for a repetition penalty that is applied before the guidance."""
+
+    def __init__(self, prompt: Sequence[int], penalty: float):
+        self.penalty, self._prompt = penalty, prompt
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the list's tokens."""
+        self.tokens = np.unique(np.asarray(self._prompt, np.int64))
+
+    def add(self, token: int) -> None:
+        """Add a token of the list."""
+        if self.penalty != 1:
+            self.tokens = np.union1d(self.tokens, [token])
+
+
+def penalize_(logits: torch.Tensor, held: Sequence[HeldTokens]) -> torch.Tensor:
+    """Apply each row's penalty to the tokens that it holds, as transformers does, in place. Shape: (B, vocab)."""
+    if all(own.penalty == 1 for own in held):
+        return logits
+    sizes = [len(own.tokens) for own in held]
+    rows = torch.from_numpy(np.repeat(np.arange(len(held)), sizes)).to(logits.device)
+    tokens = torch.from_numpy(np.concatenate([own.tokens for own in held])).to(logits.device)
+    penalties = torch.tensor([own.penalty for own in held]).repeat_interleave(torch.tensor(sizes)).to(logits)
+    values = logits[rows, tokens]
+    logits[rows, tokens] = torch.where(values > 0, values / penalties, values * penalties)
+    return logits
 
 
 class CatalogRequests:
@@ -79,6 +110,7 @@ class _List:
     request: ListRequest
     tokens: list[int]  # vLLM's own list, which grows
     row: int
+    held: HeldTokens
     read: int = 0
 
 
@@ -104,11 +136,12 @@ class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
         for place in batch_update.removed:
             self._remove(place)
         added = []
-        for place, params, _, tokens in batch_update.added:
+        for place, params, prompt, tokens in batch_update.added:
             self._remove(place)
             request = requested_list(params.extra_args)
             if request is not None:
-                self._lists[place] = _List(request, tokens, self._free.pop())
+                held = HeldTokens(prompt or [], requested_penalty(params.extra_args))
+                self._lists[place] = _List(request, tokens, self._free.pop(), held)
                 added.append(self._lists[place])
         self._begin(added)
         for source, target, direction in batch_update.moved:
@@ -125,7 +158,8 @@ class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
         self._read()
         places = torch.tensor(list(self._lists), device=self._device)
         rows = [own.row for own in self._lists.values()]
-        logits[places] = self._state.mask_(logits[places], rows)
+        chosen = penalize_(logits[places], [own.held for own in self._lists.values()])
+        logits[places] = self._state.mask_(chosen, rows)
         return logits
 
     def _remove(self, place: int) -> None:
@@ -137,6 +171,7 @@ class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
         self._state.put([own.row for own in lists], [own.request for own in lists])
         for own in lists:
             own.read = 0
+            own.held.begin()
 
     def _read(self) -> None:
         """Bring the state to the tokens written since; a list that vLLM has cut back is read again."""
@@ -144,4 +179,5 @@ class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
         while behind := [own for own in self._lists.values() if own.read < len(own.tokens)]:
             self._state.advance([own.tokens[own.read] for own in behind], [own.row for own in behind])
             for own in behind:
+                own.held.add(own.tokens[own.read])
                 own.read += 1

@@ -162,9 +162,13 @@ class VllmEngine(Engine):
         """Return how each list is decoded."""
         from vllm import SamplingParams  # noqa: PLC0415  (not on every machine)
 
-        limits = (self._most_tokens(requests), self._repetition_penalty)
-        options = decoding_options(*limits, self.tokenizer.eos_token_id)
-        constraints: list[dict[str, Any] | None] = [None] * num_lists
-        if self._trie is not None:
-            constraints = [request_options(request) for request in requests]
-        return [SamplingParams(detokenize=False, extra_args=constraint, **options) for constraint in constraints]
+        penalty, end = self._repetition_penalty, self.tokenizer.eos_token_id
+        most, asked = self._most_tokens(requests), requests if self._trie is not None else [None] * num_lists
+        return [
+            SamplingParams(
+                detokenize=False,
+                extra_args=None if request is None else request_options(request, penalty),
+                **decoding_options(most, penalty, end, request),
+            )
+            for request in asked
+        ]

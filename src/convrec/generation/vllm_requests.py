@@ -7,10 +7,9 @@ only as numbers and lists of numbers.
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, model_validator
+from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from convrec.generation.constraint import ListRequest
-from convrec.project.errors import InputError
 
 
 class _Asked(BaseModel, strict=True):
@@ -21,6 +20,7 @@ class _Asked(BaseModel, strict=True):
     catalog_list_allowed: list[NonNegativeInt] | None = None
     catalog_list_weighted: list[NonNegativeInt] = []
     catalog_list_log_weights: list[float] = []
+    catalog_list_penalty: PositiveFloat = 1.0
 
     @model_validator(mode="after")
     def _each_has_a_weight(self) -> "_Asked":
@@ -29,21 +29,25 @@ class _Asked(BaseModel, strict=True):
         return self
 
 
-def decoding_options(max_tokens: int, repetition_penalty: float, end_token: int) -> dict[str, Any]:
+def decoding_options(
+    max_tokens: int, repetition_penalty: float, end_token: int, request: ListRequest | None = None
+) -> dict[str, Any]:
     """Return how a list is decoded: fields of vLLM's `SamplingParams`, and of a request to its server."""
+    is_guided = request is not None and bool(request.log_weights)
     return {
         "temperature": 0.0,
         "max_tokens": max_tokens,
-        "repetition_penalty": repetition_penalty,
+        "repetition_penalty": 1.0 if is_guided else repetition_penalty,
         "stop_token_ids": [end_token],
         "ignore_eos": True,  # of the model's configuration, which may name others
     }
 
 
-def request_options(request: ListRequest) -> dict[str, Any]:
+def request_options(request: ListRequest, repetition_penalty: float = 1.0) -> dict[str, Any]:
     """Return the extra arguments of a constrained list: `extra_args` of `SamplingParams`, `vllm_xargs` of a server.
 
-    The request must be one that can be met (`CatalogTrie.check`): another would stop the engine.
+    The request must be one that can be met (`CatalogTrie.check`): another would stop the engine. A repetition penalty
+    of a guided list is among them: vLLM applies its own after its logits processors, and so to the guidance as well.
     """
     options: dict[str, Any] = {"catalog_list_length": request.length}
     for name, items in (("banned", request.banned), ("allowed", request.allowed)):
@@ -52,19 +56,13 @@ def request_options(request: ListRequest) -> dict[str, Any]:
     if request.log_weights:
         options["catalog_list_weighted"] = [int(item) for item in request.log_weights]
         options["catalog_list_log_weights"] = [float(value) for value in request.log_weights.values()]
+        options["catalog_list_penalty"] = float(repetition_penalty)
     return options
 
 
-def check_penalty(repetition_penalty: float, name: str) -> None:
-    """Raise `InputError` for a repetition penalty of guided lists: vLLM penalizes what the guidance has added as well.
-
-    `name` is what sets the penalty.
-    """
-    if repetition_penalty != 1:
-        raise InputError(
-            f"{name} = {repetition_penalty}: vLLM cannot guide lists under a repetition penalty; set it to 1.0, set "
-            "guidance.fit_prompts to 0, or use transformers"
-        )
+def requested_penalty(options: Mapping[str, Any] | None) -> float:
+    """Return the repetition penalty that extra arguments ask for, 1 for none."""
+    return float((options or {}).get("catalog_list_penalty", 1.0))
 
 
 def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:

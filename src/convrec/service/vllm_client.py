@@ -15,7 +15,7 @@ from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
-from convrec.generation.vllm_requests import check_penalty, decoding_options, request_options
+from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.code import fingerprint
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.served import ServedModel
@@ -60,10 +60,7 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 def vllm_translator(files: ModelFiles) -> Translator:
     """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
     catalog, tokenizer = files.load_texts()
-    guide = load_guide(files.guidance, catalog)
-    if guide is not None:
-        check_penalty(files.settings.repetition_penalty, "the model's repetition_penalty")
-    translator = Translator(catalog, tokenizer, files.settings, None, guide)
+    translator = Translator(catalog, tokenizer, files.settings, None, load_guide(files.guidance, catalog))
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
     return translator
 
@@ -111,8 +108,8 @@ class ServerDecoder:
     def _request(self, asked: Prepared) -> dict[str, Any]:
         options = {
             "return_token_ids": True,
-            "vllm_xargs": request_options(asked.request),
-            **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
+            "vllm_xargs": request_options(asked.request, self._penalty),
+            **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end, asked.request),
         }
         return {"model": self._name, "prompt": asked.prompt, "extra_body": options}
 

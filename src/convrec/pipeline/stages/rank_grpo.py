@@ -16,7 +16,6 @@ from convrec.generation.export import export_model, lora_config
 from convrec.generation.model_folders import check_model
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
-from convrec.generation.vllm_requests import check_penalty
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, Rewards
@@ -130,8 +129,6 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
-    if guidance and config.rollouts.startswith("vllm"):
-        check_penalty(common.repetition_penalty, "common.repetition_penalty")
     dataset = _dataset(params, paths, prompts, guidance)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
