@@ -346,8 +346,8 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    set_params(scratch, {"rank_grpo": {"constrained": True}})
-    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo"]
+    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
+    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo", "sprec"]
     command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)
     assert status == 0 and "Validation NDCG@6, constrained lists" in out and "rank_grpo:exp_inf" in out
