@@ -25,7 +25,7 @@ from safetensors.torch import load
 from convrec.cli import main
 from convrec.evaluation.systems import BASELINES
 from convrec.pipeline.commands.stage import STAGES
-from convrec.pipeline.evaluate_models import evaluate_models
+from convrec.pipeline.evaluate_models import evaluate_checkpoints, evaluate_models
 from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_UNAVAILABLE
 from convrec.project.paths import Paths
@@ -199,7 +199,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     assert found.slices and all(change.drop == 0 for change in found.slices)
 
 
-def test_the_champion_is_evaluated_as_in_its_stage(project, trained, monkeypatch):
+def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(project, trained, monkeypatch):
     monkeypatch.chdir(project)
     params, paths = load_params(), Paths()
     (found,) = evaluate_models(params, paths, [f"models:/{MODEL_NAME}@{CHAMPION}"], "test")
@@ -210,6 +210,13 @@ def test_the_champion_is_evaluated_as_in_its_stage(project, trained, monkeypatch
             stage["rank_grpo"]["intervals"][metric]["low"], abs=1e-6
         )
     assert found["n_rows"] == stage["n_rows"]
+    rows = evaluate_checkpoints(params, paths, ["sft", "rank_grpo"], None, "validation")["checkpoints"]
+    aligned = {row["step"]: row["metrics"] for row in rows if row["stage"] == "rank_grpo"}
+    assert set(aligned) == {2, 4}
+    assert all(metrics["in_catalog"]["mean"] == 1 for metrics in aligned.values()), "constrained, as its rollouts are"
+    chosen = {row["stage"]: row["step"] for row in rows if row["chosen"]}
+    assert chosen["rank_grpo"] == json.loads(paths.metrics("rank_grpo").read_text())["chosen_step"]
+    assert chosen["sft"] == max(row["step"] for row in rows if row["stage"] == "sft")
 
 
 @pytest.mark.slow
@@ -339,8 +346,8 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    set_params(scratch, {"rank_grpo": {"constrained": True}})
-    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo"]
+    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
+    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo", "sprec"]
     command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)
     assert status == 0 and "Validation NDCG@6, constrained lists" in out and "rank_grpo:exp_inf" in out
@@ -356,7 +363,7 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     curves = pd.read_csv(scratch / "comparison" / "curves.csv")
     assert curves.groupby("algorithm")["step"].agg(list).to_dict() == dict.fromkeys(algorithms, [0, 2] * 2)
     assert len(set(curves[curves["step"] == 0]["ndcg_at_6"])) == 1, "all are measured as the model that they start from"
-    assert cli(*command).status == 0 and caplog.text.count("already finished") == 8
+    assert cli(*command).status == 0 and caplog.text.count("already finished") == 10
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 

@@ -8,11 +8,14 @@ import pytest
 
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.evaluation import Evaluation
 from convrec.generation import lists
 from convrec.pipeline.evaluate_models import evaluation_name
+from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.service.translation import ModelFiles
+from convrec.training.checkpoints import mark_finished
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.rows import make_row
 from tests.small_project import ROOT, SHRUNK, set_params
@@ -129,6 +132,10 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
         (["--model", "models/base"], "models/base/tokenizer", "models/base: lacks tokenizer_config.json"),
         (["--model", "models/base"], "models/base/chat_template.jinja", "its tokenizer has no chat template"),
         (["--model", "models/base", "--max-prompts", "0"], None, "max_prompts"),
+        (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft, rank_grpo"),
+        (["--checkpoints", "sft"], None, "not made yet; run `dvc repro sft` first"),
+        (["--checkpoints", "rank_grpo"], None, "no loadable checkpoints for the current parameters and data"),
+        (["--checkpoints", "sft", "--constrained"], None, "give --model, with or without --constrained"),
         (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
     ],
 )
@@ -151,3 +158,49 @@ def test_names_of_evaluations_say_model_split_and_how_many():
     assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
     assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
     assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
+
+
+@pytest.fixture
+def training(project) -> Path:
+    """The SFT's folder, whose training keeps the steps 2, 4 and 5, and chose 4; step 6 is half written."""
+    write_rows(pd.DataFrame({"prompt_id": ["p0"]}), Paths().demonstration("train"))
+    folder = sft.checkpoint_folder(load_params(), Paths())
+    for step, model in ((2, "base"), (4, "sft"), (5, "base"), (6, "base")):
+        made = shutil.copytree(Path("models") / model, folder / f"checkpoint-{step}")
+        (made / "trainer_state.json").write_text("{}")
+        (made / "config.json").write_text((made / "config.json").read_text() + "\n" * step)  # other weights, as it were
+        if step < 6:
+            (made / "complete").write_text("{}")
+    mark_finished(folder, folder / "checkpoint-4", "code")
+    return folder
+
+
+def _evaluate(cli, *options: str) -> list[tuple[int, bool]]:
+    rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", *options).out)["checkpoints"]
+    return [(row["step"], row["chosen"]) for row in rows]
+
+
+def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
+    assert _evaluate(cli, "--every", "4") == [(4, True), (5, False)] and len(written) == 2, "the last one, too"
+    out = cli("evaluate", "--checkpoints", "sft").out
+    assert len(written) == 3 and "Validation split: 6 rows, 5 prompts, 95 % intervals" in out
+    cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
+    assert [row[:3] for row in cells] == [["sft", step, "0.6667"] for step in "245"] and cells[1][-1] == "chosen"
+    table = pd.read_csv("evaluations/checkpoints.csv")
+    assert table["step"].tolist() == [2, 4, 5] and table["chosen"].tolist() == [False, True, False]
+    assert (table["recall_at_2_low"] < table["recall_at_2"]).all() and set(table["n_rows"]) == {6}
+    run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
+    history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
+    assert [(metric.step, round(metric.value, 4)) for metric in history] == [(s, 0.6667) for s in (2, 4, 5)]
+
+
+def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
+    whole = Evaluation.of_model
+
+    def prune(evaluation, model, *rest):
+        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+        return whole(evaluation, model, *rest)
+
+    monkeypatch.setattr(Evaluation, "of_model", prune)
+    assert _evaluate(cli) == [(2, False), (5, False)]
+    assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text

@@ -194,7 +194,7 @@ PREFERENCES = {"beta": 0.0, "constrained": True}
     ("stage", "settings", "size"),
     [
         ("sft", {}, 15),
-        *(("rank_grpo", PREFERENCES | {"algorithm": name}, 32) for name in ("dpo", "sdpo")),
+        *(("rank_grpo", PREFERENCES | {"algorithm": name}, 32) for name in ("dpo", "sdpo", "sprec")),
     ],
 )
 def test_micro_batches_shrink_by_divisors_and_stay_whole_groups(params, stage, settings, size):

@@ -1,9 +1,10 @@
-"""`convrec evaluate`: scores any models, without training."""
+"""`convrec evaluate`: scores any models, or the kept checkpoints of the current trainings, without training."""
 
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from convrec.evaluation.evaluation import Evaluation, flat_metrics
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.generation.lists import ListSettings
-from convrec.generation.model_folders import check_model, find_model
+from convrec.generation.model_folders import check_model, find_model, has_weights
 from convrec.project.config.params import Params
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
-from convrec.project.results import write_json
+from convrec.project.results import write_json, write_plot
 from convrec.project.table import TextTable
 from convrec.registry.tracking import data_tags, file_md5, stage_run
 from convrec.registry.versions import download_version
+from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,79 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         [metric_label(metric), *(with_interval(result["metrics"][metric]) for result in results)]
         for metric in first["metrics"]
     ]
-    sizes = f"{first['n_rows']} rows, {first['n_prompts']} prompts, 95 % intervals"
-    title = f"{first['split'].capitalize()} split{', constrained' if first['constrained'] else ''}: {sizes}"
-    TextTable(["", *(result["model"] for result in results)], rows, title).print(120, wrap=True)
+    how = ", constrained" if first["constrained"] else ""
+    TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120, wrap=True)
+
+
+def _title(result: Figures, how: str = "") -> str:
+    sizes = f"{result['n_rows']} rows, {result['n_prompts']} prompts, 95 % intervals"
+    return f"{result['split'].capitalize()} split{how}: {sizes}"
+
+
+def _kept(stage: str, params: Params, paths: Paths) -> tuple[Path, dict[int, Path]]:
+    """Return the folder of the training with the current parameters and inputs, and its loadable checkpoints by step.
+
+    Raises `InputError` if there are none.
+    """
+    if stage not in ("sft", "rank_grpo"):
+        raise InputError(f"--checkpoints {stage}: give sft, rank_grpo, or both separated by a comma")
+    try:
+        folder = import_module(f"convrec.pipeline.stages.{stage}").checkpoint_folder(params, paths)  # seconds to import
+    except FileNotFoundError as error:
+        raise InputError(f"{error.filename}: not made yet; run `dvc repro {stage}` first") from None
+    kept = {step: path for step, path in complete_checkpoints(folder).items() if has_weights(path)}
+    if not kept:
+        raise InputError(
+            f"{folder}: no loadable checkpoints for the current parameters and data; run `dvc repro {stage}` first, "
+            "with `--force -s` if its model came from DVC's cache"
+        )
+    return folder, kept
+
+
+def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], every: int | None, split: str) -> Figures:
+    """Score the kept checkpoints of `sft`, `rank_grpo` or both: every `every` steps, the last and the chosen one.
+
+    Rank-GRPO checkpoints write constrained lists if its rollouts are constrained, as in validation during training.
+    Return the numbers of rows and prompts, and the metrics by stage and step. They are also written to
+    `evaluations/checkpoints.json`, as a flat table to `checkpoints.csv`, and by step to an MLflow run.
+
+    Raises `InputError` before any generation if data, engine or checkpoints are missing.
+    """
+    evaluation = Evaluation.of_split(paths, split, **params.evaluation())
+    trainings = {stage: _kept(stage, params, paths) for stage in dict.fromkeys(stages)}
+    values = {**params.model_dump(include={"common", "evaluate"}), "every": every}
+    tags = {**params.tags(), **data_tags(paths), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
+    sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
+    target, rows = paths.evaluations / "checkpoints.json", []
+    with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
+        for stage, (folder, kept) in trainings.items():
+            constrained = stage == "rank_grpo" and params.rank_grpo.constrained
+            chosen = chosen_step(folder)
+            for step in (step for step in kept if not step % (every or 1) or step in (chosen, max(kept))):
+                try:
+                    metrics = evaluation.intervals(evaluation.of_model(kept[step], constrained).scores)
+                except (OSError, InputError):
+                    if kept[step].is_dir():
+                        raise
+                    logger.warning("%s step %d is skipped: its checkpoint was pruned meanwhile", stage, step)
+                    continue
+                rows.append({"stage": stage, "step": step, "chosen": step == chosen, "metrics": metrics})
+                record.log_metrics(flat_metrics(metrics, f"{split}/{stage}/"), step)
+        write_json(target, {**sizes, "checkpoints": rows})
+        flat = [{**row, **sizes, **flat_metrics(row["metrics"])} for row in rows]
+        write_plot(target.with_suffix(".csv"), ({k: row[k] for k in row if k != "metrics"} for row in flat))
+        for path in (target, target.with_suffix(".csv")):
+            record.log_artifact(path)
+    return {**sizes, "checkpoints": rows}
+
+
+def print_checkpoints(result: Figures) -> None:
+    """Print one row for each checkpoint: Recall and NDCG at the largest cutoff, with intervals."""
+    found = result["checkpoints"]
+    cutoff = max(int(name.removeprefix("ndcg_at_")) for name in found[0]["metrics"] if name.startswith("ndcg_at_"))
+    metrics = [f"recall_at_{cutoff}", f"ndcg_at_{cutoff}", "in_catalog"]
+    rows = []
+    for row in found:
+        cells = [with_interval(row["metrics"][name]) for name in metrics]
+        rows.append([row["stage"], str(row["step"]), *cells, "chosen" if row["chosen"] else ""])
+    TextTable(["stage", "step", *map(metric_label, metrics), ""], rows, _title(result)).print(120)

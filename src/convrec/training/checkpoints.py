@@ -91,6 +91,14 @@ def mark_finished(folder: Path, model: Path, code: str) -> None:
     write_text(folder / _FINISHED, json.dumps({"model": model.name, "code": code}))
 
 
+def chosen_step(folder: Path) -> int | None:
+    """Return the step of the checkpoint that became the model, or None before the end of the training."""
+    model = _read_finished(folder).get("model")
+    if model is None or model.startswith(PREFIX_CHECKPOINT_DIR):
+        return model and _step(model)
+    return max(complete_checkpoints(folder), default=None)
+
+
 class CompletionCallback(TrainerCallback):
     """Writes a list of the files and their sizes into each checkpoint once all files are written.
 

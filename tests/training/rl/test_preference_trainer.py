@@ -9,6 +9,7 @@ from trl import DPOConfig, DPOTrainer
 
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
+from convrec.project.errors import InputError
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.preference_trainer import PreferenceTrainer
@@ -103,3 +104,22 @@ def test_the_first_list_of_a_group_is_the_preferred_one_and_the_others_are_the_r
         title = row["groundtruth"][0]["title"]
         opening = trainer._tokenizer.decode(lists[first]).split(" (")[0]
         assert (opening == title) == (title not in row["seen_titles"])
+
+
+def test_each_phase_of_sprec_begins_at_its_own_reference_also_when_it_resumes(make, tmp_path):
+    options = {"rows": varied_rows(), "rounds": 2, "save_strategy": "steps", "save_steps": 1}
+    whole = make(8, folder=tmp_path / "whole", **options)
+    whole.train()
+    margins = series(whole, "preferences/margin")
+    assert [abs(margin) < 1e-5 for margin in margins] == [True, False] * 4
+    loss, likelihood = series(whole, "loss"), series(whole, "preferences/likelihood")
+    is_sft = [one == pytest.approx(-other, abs=1e-3) for one, other in zip(loss, likelihood, strict=True)]
+    assert is_sft == [True, True, False, False] * 2
+    for step in (3, 4):  # within the phase, and at its end
+        again = make(8, folder=tmp_path / f"again{step}", **options)
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
+        for mine, other in zip(weights(again).values(), weights(whole).values(), strict=True):
+            assert torch.equal(mine, other)
+    (tmp_path / "whole" / "checkpoint-3" / "reference" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="SPRec can continue only a checkpoint of SPRec"):
+        make(8, **options).train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))

@@ -78,7 +78,7 @@ def compare(
 
     Args:
         algorithms: Separated by commas: rank_grpo:RETURNS or rank_grpo_public:RETURNS (exp_inf, log, exp:GAMMA), grpo,
-            gspo, dr_grpo, dapo; dpo, sdpo.
+            gspo, dr_grpo, dapo; dpo, sdpo, sprec.
         steps: Steps of each run; default: rank_grpo.max_steps.
     """
     from convrec.pipeline.comparisons import compare_algorithms

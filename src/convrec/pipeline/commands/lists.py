@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, Whole, app, project
+from convrec.pipeline.commands import MEASURE, AsJson, NonNegativeInt, PositiveInt, Whole, app, project
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 
@@ -18,34 +18,46 @@ _CATALOG = Paths().catalog
 @app.command(group=MEASURE)
 def evaluate(
     *,
-    model: list[str],
-    split: Literal["train", "validation", "test"] = "test",
+    model: list[str] | None = None,
+    checkpoints: str | None = None,
+    every: PositiveInt | None = None,
+    split: Literal["train", "validation", "test"] | None = None,
     max_prompts: NonNegativeInt | None = None,
     engine: Literal["transformers", "vllm"] | None = None,
     constrained: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score any model (docs/evaluation.md).
+    """Score any model, or the checkpoints of a training (docs/evaluation.md).
 
     Example: convrec evaluate --model models:/convrec-recommender@champion --split test
 
     Args:
         model: A Hugging Face folder or name, a checkpoint, or a registry version (models:/NAME@ALIAS); repeatable.
+        checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
+        every: With --checkpoints: only those at multiples of this step, the last one and the chosen one.
+        split: Default: test with --model, validation with --checkpoints.
         max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
-        constrained: Lists contain only catalog items.
+        constrained: With --model: lists contain only catalog items.
     """
-    from convrec.pipeline.evaluate_models import evaluate_models, print_evaluations
+    if bool(model) == bool(checkpoints) or (model and every) or (checkpoints and constrained):
+        raise InputError("give --model, with or without --constrained, or --checkpoints, with or without --every")
+    from convrec.pipeline import evaluate_models as module
     from convrec.pipeline.memory import with_settings
 
     given = {"evaluate.max_prompts": max_prompts, "evaluate.engine": engine}
     params, paths = project()
     params = with_settings(params, {k: v for k, v in given.items() if v is not None}, "convrec evaluate")
-    results = evaluate_models(params, paths, model, split, constrained)
+    if checkpoints:
+        results = [module.evaluate_checkpoints(params, paths, checkpoints.split(","), every, split or "validation")]
+    else:
+        results = module.evaluate_models(params, paths, model or [], split or "test", constrained)
     if as_json:
         print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
+    elif checkpoints:
+        module.print_checkpoints(results[0])
     else:
-        print_evaluations(results)
+        module.print_evaluations(results)
 
 
 @app.command(group=MEASURE)

@@ -1,4 +1,4 @@
-"""`convrec recommend`, `app`, `serve`, `vllm-server`: a model for one or many users."""
+"""`convrec recommend`, `chat`, `app`, `serve`, `vllm-server`: a model for one or many users."""
 
 import os
 import sys
@@ -19,6 +19,7 @@ from convrec.project.errors import InputError
 if TYPE_CHECKING:
     from convrec.service.app.keys import Keys
     from convrec.service.app.metrics import Metrics
+    from convrec.service.recommender import Recommender
     from convrec.service.served import ServedModel
     from convrec.service.translation import ModelFiles
 
@@ -27,15 +28,36 @@ if TYPE_CHECKING:
 _SWITCH_SECONDS = 0.0005
 
 
+_NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Options of `recommend` and `chat`.
+
+    Args:
+        n: Number of items.
+        deny: Never recommend this title; repeatable.
+        allow: Recommend only this title; repeatable.
+        model: champion, challenger, models:/NAME@ALIAS or a folder.
+    """
+
+    n: Annotated[PositiveInt, Parameter(name="-n")] = 20
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] | None = None
+    model: str = "champion"
+
+
+_ASKING = Asking()
+
+
 @commands.command(group=ASK)
 def recommend(
     conversation: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
-    n: Annotated[PositiveInt, Parameter(name="-n")] = 20,
-    deny: tuple[str, ...] = (),
-    allow: tuple[str, ...] | None = None,
-    model: str = "champion",
+    asking: Asking = _ASKING,
     as_json: AsJson = False,
 ) -> None:
     """Answer a conversation with a ranked list (docs/recommender.md).
@@ -44,23 +66,41 @@ def recommend(
 
     Args:
         conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
-        n: Number of items.
-        deny: Never recommend this title; repeatable.
-        allow: Recommend only this title; repeatable.
-        model: champion, challenger, models:/NAME@ALIAS or a folder.
     """
-    from rich.console import Console
-
     try:
         said = sys.stdin.read() if conversation == "-" else conversation
     except UnicodeDecodeError:
-        raise InputError("stdin: not UTF-8; convert the input to UTF-8") from None
-    with Console(stderr=True).status(f"loading {model}"):  # its libraries take seconds
+        raise _NOT_UTF8 from None
+    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow)
+    print(answer.to_json() if as_json else answer)
+
+
+@commands.command(group=ASK)
+def chat(*, asking: Asking = _ASKING) -> None:
+    """Chat with the model in the terminal (docs/recommender.md).
+
+    Example: convrec chat -n 5
+    """
+    from convrec.service.session import Session
+
+    session = Session(_open(asking.model), asking.n, asking.deny, asking.allow)
+    print(session.help)
+    try:
+        while not session.is_over:
+            print(session.answer(input("> ")))
+    except EOFError:
+        print()
+    except UnicodeDecodeError:
+        raise _NOT_UTF8 from None
+
+
+def _open(name: str) -> "Recommender":
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"loading {name}"):  # its libraries take seconds
         from convrec.registry.recommenders import open_recommender
 
-        recommender = open_recommender(model)
-    answer = recommender.recommend(said, n, deny, allow)
-    print(answer.to_json() if as_json else answer)
+        return open_recommender(name)
 
 
 BatchSize = Annotated[Whole, Parameter(validator=Number(gte=1, lte=4096), help="Lists that are decoded together.")]

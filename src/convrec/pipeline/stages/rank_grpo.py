@@ -92,6 +92,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     if config.algorithm in PREFERENCES:
         kind, preferences = PreferenceConfig, config.preferences
         own = {"beta": preferences.beta or (1.0 if config.algorithm == "sdpo" else 0.1)}
+        own["rounds"] = preferences.rounds if config.algorithm == "sprec" else 0
         optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
     return kind(
         num_generations=config.group_size,

@@ -26,16 +26,17 @@ class Rewards(Section):
         return self
 
 
-Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo", "sdpo"]
-PREFERENCES = ("dpo", "sdpo")  # the algorithms that use the section `preferences`
+Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo", "sdpo", "sprec"]
+PREFERENCES = ("dpo", "sdpo", "sprec")  # the algorithms that use the section `preferences`
 
 
 class Preferences(Section):
-    """Parameters of dpo and sdpo, which compare a preferred list with lists of the model."""
+    """Parameters of dpo, sdpo and sprec, which compare a preferred list with lists of the model."""
 
     beta: float | None = Field(gt=0)
     learning_rate: Positive | None
     negatives: int = Field(ge=1, le=1023)
+    rounds: int = Field(ge=1, le=10_000)
 
 
 class RankGRPO(Training):
@@ -135,3 +136,9 @@ class RankGRPO(Training):
             raise ValueError(
                 f"{size} is no multiple of {self.group_size}, the lists of a prompt with {self.algorithm!r}"
             )
+        if self.algorithm == "sprec":
+            if self.lora is not None:
+                raise ValueError("lora: algorithm 'sprec' changes the reference's weights; set it to null")
+            needed_steps = 2 * self.preferences.rounds
+            if self.max_steps is not None and self.max_steps < needed_steps:
+                raise ValueError(f"max_steps = {self.max_steps}: preferences.rounds needs {needed_steps} or more")

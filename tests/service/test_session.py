@@ -1,0 +1,50 @@
+"""`convrec chat`: turns, commands, and how it ends."""
+
+import sys
+from io import StringIO
+
+from convrec.service.session import Session
+from tests.service.recommending import make_recommender
+
+RECOMMENDER = make_recommender()
+
+
+def lines(conversation, *arguments):
+    return [str(item) for item in RECOMMENDER.recommend([conversation], *arguments)[0]]
+
+
+def _items(table):
+    return [line[6:] for line in table.splitlines()[1:]]
+
+
+def test_chat_ends_with_its_input_or_quit(project, monkeypatch, cli):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "stdin", StringIO("I loved Heat\n/nonsense\n"))
+    shown = cli("chat", "--model", "model", "-n", "2").out
+    assert shown.count("rank  item") == 1 and "/nonsense is not a command" in shown
+    monkeypatch.setattr(sys, "stdin", StringIO("/quit\nnever read\n"))
+    assert "bye" in cli("chat", "--model", "model").out
+    assert "--deny: 'Haet' is not in the catalog" in cli("chat", "--model", "model", "--deny", "Haet").err
+
+
+def test_a_session_remembers_turns_and_denied_titles():
+    session = Session(RECOMMENDER, 4, deny=["Jaws"])
+    assert session.answer("/more") == "the conversation is empty; say what you would like"
+    first = _items(session.answer("I loved Heat"))
+    assert first == lines("I loved Heat", 4, ["Jaws"])
+    assert _items(session.answer("/more")) == lines("I loved Heat", 4, ["Jaws", *first])
+    assert _items(session.answer(f"/deny {first[0]}")) == lines("I loved Heat", 4, ["Jaws", first[0]])
+    answered = {"role": "assistant", "content": "Here are some films."}
+    second = [{"role": "user", "content": "I loved Heat"}, answered, {"role": "user", "content": "no space"}]
+    assert _items(session.answer(" no space ")) == lines(second, 4, ["Jaws", first[0]])
+    assert len(_items(session.answer("/n 2"))) == 2
+    assert session.answer("/deny Haet") == "/deny: 'Haet' is not in the catalog; did you mean 'Heat'?"
+    assert session.answer("/n two").startswith("/n two: give a number")
+    assert session.answer("/reset") == "a new conversation" and session.answer("/deny Up") == "noted"
+    assert _items(session.answer("I loved Heat")) == lines("I loved Heat", 2, ["Jaws", "Up"])
+
+
+def test_a_turn_that_cannot_be_answered_is_forgotten():
+    session = Session(RECOMMENDER, 14)
+    assert session.answer("I loved Heat and Her").startswith("n = 14: 13 of the catalog's 15 items")
+    assert _items(session.answer("I loved Heat")) == lines("I loved Heat", 14)
