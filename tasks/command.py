@@ -93,7 +93,8 @@ class ProgressBar:
                 update_progress_artifact(self._artifact, percent)
             else:
                 key = f"progress-{self.name.replace('_', '-')}"
-                self._artifact = create_progress_artifact(percent, key=key, description=f"`{self.name}`")
+                made: Any = create_progress_artifact(percent, key=key, description=f"`{self.name}`")
+                self._artifact = made
         except Exception as error:  # from Prefect's client, httpx or the server
             logger.warning("the progress of %s could not be updated (%s)", self.name, str(error)[:120])
 

@@ -143,14 +143,15 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     values = {**params.model_dump(include={"common", "evaluate"}), "every": every}
     tags = {**params.tags(), **data_tags(paths), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
     sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
-    target, rows = paths.evaluations / "checkpoints.json", []
+    target, guide = paths.evaluations / "checkpoints.json", load_guide(paths.guidance, evaluation.catalog)
+    rows: list[Figures] = []
     with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
         for stage, (folder, kept) in trainings.items():
             constrained = stage == "rank_grpo" and params.rank_grpo.constrained
             chosen = chosen_step(folder)
             for step in (step for step in kept if not step % (every or 1) or step in (chosen, max(kept))):
                 try:
-                    metrics = evaluation.intervals(evaluation.of_model(kept[step], constrained).scores)
+                    metrics = evaluation.intervals(evaluation.of_model(kept[step], constrained, guide=guide).scores)
                 except (OSError, InputError):
                     if kept[step].is_dir():
                         raise
