@@ -3,27 +3,13 @@
 import pytest
 import torch
 from torch._dynamo.exc import TorchDynamoException
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from convrec.training.rl import flash_prompts, shared_prompts
 from convrec.training.rl.compiled import Compiler, compile_layers
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.shared_prompts import share_prompts
 from tests.training.rl import plain_flash
-from tests.training.rl.ragged import ragged_groups
-
-WIDTH, VOCAB = 5, 50
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"vocab_size": VOCAB, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-
-
-def _pass(model, sizes, lengths):
-    model.zero_grad()
-    ids, mask = ragged_groups(sizes, lengths, WIDTH, VOCAB)
-    output = model(input_ids=ids, attention_mask=mask, completion_width=WIDTH)
-    weights = torch.randn(output.log_probs.shape, generator=torch.Generator().manual_seed(2))
-    (output.log_probs * weights).sum().backward()
-    return [output.log_probs.detach(), output.entropy, *(own.grad for own in model.parameters())]
+from tests.training.rl.ragged import ragged_groups, scores_and_gradients, small_model
 
 
 @pytest.mark.slow
@@ -35,17 +21,16 @@ def test_log_probabilities_and_gradients_are_those_of_the_layers_as_they_are(mon
     monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_: True)
     found = []
     for compiled in (False, True):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES)).train()
+        model = small_model(kind).train()
         add_log_prob_head(model, 1.2, 1.0, None, compiled=compiled)
         assert share_prompts(model) is None
         if compiled:
             compile_layers(model)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        first = _pass(model, (3, 1, 4), (7, 2, 4))
+        first = scores_and_gradients(model, *ragged_groups((3, 1, 4), (7, 2, 4)))
         with torch._dynamo.config.patch(error_on_recompile=compiled):
-            found.append(first + _pass(model, (2, 2), (3, 9)))
+            found.append(first + scores_and_gradients(model, *ragged_groups((2, 2), (3, 9))))
     for eager, own in zip(*found, strict=True):
         torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
 

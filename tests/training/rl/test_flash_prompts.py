@@ -2,18 +2,13 @@
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from convrec.training.rl import flash_prompts, shared_prompts
 from convrec.training.rl.flash_prompts import flash_pack, shared_prompt_attention
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.shared_prompts import prompt_index, share_prompts
 from tests.training.rl import plain_flash
-from tests.training.rl.ragged import ragged_groups
-
-WIDTH, VOCAB = 5, 50
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"vocab_size": VOCAB, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+from tests.training.rl.ragged import ragged_groups, scores_and_gradients, small_model
 
 
 @pytest.fixture(autouse=True)
@@ -40,23 +35,16 @@ def test_a_layout_by_hand():
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_log_probabilities_and_gradients_are_those_of_the_masked_row(monkeypatch, kind, lengths, checkpointing):
     """In float64, which the norms of Qwen2 and Llama leave for float32 between."""
-    ids, mask = ragged_groups((3, 1, 4), lengths, WIDTH, VOCAB)
-    own = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-    options = SIZES | (own if kind == "gpt2" else {})
     found = []
     for is_flash in (False, True):
         monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_, is_flash=is_flash: is_flash)
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).double().train()
+        model = small_model(kind).double().train()
         add_log_prob_head(model, 1.2, 1.0, None)
         assert share_prompts(model) is None
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        output = model(input_ids=ids, attention_mask=mask, completion_width=WIDTH)
-        weights = torch.randn(output.log_probs.shape, generator=torch.Generator().manual_seed(2))
-        (output.log_probs * weights).sum().backward()
-        found.append([output.log_probs, output.entropy, *(own.grad for own in model.parameters())])
-    for masked, ragged in zip(*([value.detach() for value in values] for values in found), strict=True):
+        found.append(scores_and_gradients(model, *ragged_groups((3, 1, 4), lengths)))
+    for masked, ragged in zip(*found, strict=True):
         torch.testing.assert_close(ragged, masked, rtol=1e-6, atol=1e-6 * float(masked.abs().max()))
 
 

@@ -58,10 +58,3 @@ def test_the_eos_of_a_list_has_the_advantage_of_its_length():
     is_eos = torch.tensor([[0, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]]).bool()  # exact, early, overflow, truncated
     found = list_ends(ranks, is_eos, 2, -0.2, 0.1)
     torch.testing.assert_close(found, torch.tensor([0.1, -0.2, 0.0, 0.0]))
-
-
-def test_another_delimiter():
-    tokenizer = train_tokenizer(["a; b; c"] * 5, [], vocab_size=300)
-    counts = newline_counts(tokenizer, delimiter=";")
-    ids = tokenizer("a; b; c").input_ids
-    assert counts[torch.tensor(ids)].sum() == 2
