@@ -12,24 +12,11 @@ from tests.small_project import ROOT, own_environment
 
 def start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:
     """Start a stage on both; each prints into its pipe."""
-    own = {
-        **own_environment(),
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "SLURM_STEP_NUM_NODES": "2",
-    }
-    return [
-        subprocess.Popen(
-            [ROOT / "examples" / "node.sh", stage],
-            cwd=project,
-            env={**own, "SLURM_PROCID": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in "01"
-    ]
+    own = {**own_environment(), "OMP_NUM_THREADS": "1", "SLURM_STEP_NUM_NODES": "2"}
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [ROOT / "examples" / "node.sh", stage]
+    return [subprocess.Popen(command, cwd=project, env={**own, "SLURM_PROCID": rank}, **streams) for rank in "01"]
 
 
 def end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
@@ -38,17 +25,12 @@ def end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
     return [(node.returncode, output) for node, output in zip(nodes, outputs, strict=True)]
 
 
-def process_of(node: subprocess.Popen) -> psutil.Process:
-    """Return the node's process that trains."""
-    (found,) = [process for process in psutil.Process(node.pid).children(recursive=True) if "RANK" in process.environ()]
-    return found
-
-
 def signal_at_step(nodes: list[subprocess.Popen], step: int, number: signal.Signals) -> None:
     """Send a signal to the training process of the second node once the first one prints a step."""
     for line in nodes[0].stdout or ():
         if f"step {step - 1}/" in line:
-            victim = process_of(nodes[1])
+            family = psutil.Process(nodes[1].pid).children(recursive=True)
+            (victim,) = [process for process in family if "RANK" in process.environ()]
         if f"step {step}/" in line:
             victim.send_signal(number)
             return

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.registry.tracking.server import free_port
 from tests.small_project import ROOT
-from tests.training.rl.launches import free_port, run_program
+from tests.training.rl.launches import run_program
 
 pytestmark = pytest.mark.nightly
 

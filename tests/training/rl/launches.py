@@ -1,20 +1,13 @@
 """Programs that train in processes of their own."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.registry.tracking.server import free_port
 from tests.small_project import ROOT
-
-
-def free_port() -> int:
-    """Return a free port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def accelerate(config: str, processes: int, folder: Path, *, on_cpu: bool, node: Sequence[str] = ()) -> list[str]:
@@ -32,17 +25,10 @@ def accelerate(config: str, processes: int, folder: Path, *, on_cpu: bool, node:
 
 
 def run_program(command: list[str], *, on_cpu: bool = True, **variables: str) -> None:
-    """Run a training to its end, with these environment variables; it must succeed."""
+    """Run a program to its end, with these environment variables; it must succeed."""
     own_tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {"PATH": own_tools, "OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     own |= {"DS_ACCELERATOR": "cpu"} if on_cpu else {}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **own, **variables},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    environment = {**os.environ, **own, **variables}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

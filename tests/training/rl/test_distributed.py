@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from convrec.training.nodes import Nodes
-from tests.training.rl.launches import accelerate, free_port, run_program
+from tests.registry.tracking.server import free_port
+from tests.training.rl.launches import accelerate, run_program
 
 STEPS, BATCH = 3, 16  # G = 8, so that a process of two or four holds whole groups, or half a group
 SHARED = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.3, "scalar_rewards": "ranks"}
