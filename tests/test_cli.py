@@ -1,4 +1,4 @@
-"""The command line as a whole: its help, and what it says of a mistake."""
+"""The command line as a whole, its help and what it says of a mistake; the names of `import convrec`."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import convrec
 from convrec.cli import load_commands
 from convrec.pipeline.commands.stage import STAGES
 from tests.small_project import make_project
@@ -27,7 +28,19 @@ def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkey
     assert not Path("mlruns").exists()
 
 
+def test_every_public_name_is_there():
+    for name in convrec.__all__:
+        assert getattr(convrec, name) is not None, name
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        convrec.Nothing  # noqa: B018
+
+
 HEAVY = "datasets", "mlflow", "numpy", "pandas", "polars", "torch", "transformers"
+
+
+def test_importing_convrec_loads_no_library_that_takes_long():
+    code = f"import sys, convrec; sys.exit(bool(set(sys.modules) & set({HEAVY})))"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["recommend", "--help"]])

@@ -38,16 +38,8 @@ from tests.preloaded import preloaded_environment
 from tests.security.hostile import Mark
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
 
-SECRETS = {
-    name: f"{name.lower()}-4f9c27d1"
-    for name in (
-        "AWS_SECRET_ACCESS_KEY",
-        "HF_TOKEN",
-        "MLFLOW_TRACKING_PASSWORD",
-        "OPENAI_API_KEY",
-        "PREFECT_API_AUTH_STRING",
-    )
-}
+NAMES = "AWS_SECRET_ACCESS_KEY HF_TOKEN MLFLOW_TRACKING_PASSWORD OPENAI_API_KEY PREFECT_API_AUTH_STRING"
+SECRETS = {name: f"{name.lower()}-4f9c27d1" for name in NAMES.split()}
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +160,6 @@ def test_the_champion_answers_conversations(client):
     for same in (questions[0], messages, [messages], np.array(questions[:1]), *frames):
         first = recommender.predict(same, params={"n": 6, "deny": ["Alien"]})
         pd.testing.assert_frame_equal(first, answers[:6], rtol=1e-4)
-    for bad in ({"n": 0}, {"deny": ["Haet"]}):
-        with pytest.raises(MlflowException, match="n = 0|'Haet' is not in the catalog"):
-            recommender.predict("a film", params=bad)
     with pytest.raises(MlflowException, match="one of the columns"):
         recommender.predict(pd.DataFrame({"text": ["a film"]}))
 
@@ -222,15 +211,11 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
 
 
 @pytest.mark.slow
-def test_a_second_run_does_nothing(project, trained):
+def test_a_second_run_does_nothing_and_dvc_shows_metrics_and_plots(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
     result = run_in(project, sys.executable, "-m", "flows.train")
     assert "Nothing to do" in result.stdout and "champion already" in result.stdout
     assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
-
-
-@pytest.mark.slow
-def test_dvc_shows_metrics_and_plots(project, trained):
     assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
     shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
     assert "metrics/evaluate.json" in json.dumps(shown)
@@ -260,16 +245,6 @@ def test_an_interrupted_training_resumes(project, trained):
     result = run_in(project, "dvc", "repro", "rank_grpo")
     assert f"the finished training in {folder.relative_to(project)} is used" in result.stdout + result.stderr
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
-
-
-def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProcess:
-    """Run a stage with other parameters, outside the graph, and put the parameters back."""
-    saved = (project / "params.yaml").read_text()
-    set_params(project, changes)
-    try:
-        return run_in(project, sys.executable, "-m", "convrec.cli", "run", stage)
-    finally:
-        (project / "params.yaml").write_text(saved)
 
 
 @pytest.fixture
@@ -347,7 +322,8 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
         "constrained": True,
         "max_steps": 2,
     }
-    result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
+    set_params(scratch, {"rank_grpo": changes})
+    result = run_in(scratch, "convrec", "run", "rank_grpo")
     assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}" in result.stderr
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
@@ -430,13 +406,10 @@ def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(pro
 
 
 @pytest.mark.slow
-def test_a_flow_does_not_retry_bad_input(project, trained):
-    saved = (project / "params.yaml").read_text()
-    set_params(project, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
-    try:
-        result = run_in(project, sys.executable, "-m", "flows.train", check=False)
-    finally:
-        (project / "params.yaml").write_text(saved)
+def test_a_flow_does_not_retry_bad_input(scratch):
+    run_in(scratch, "git", "init", "--quiet")
+    set_params(scratch, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
+    result = run_in(scratch, sys.executable, "-m", "flows.train", check=False)
     assert result.returncode == 2
     assert "the test split is empty" in result.stderr and result.stdout == ""
     assert not any(word in result.stderr for word in ("Retry", "Traceback"))

@@ -3,24 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.registry.tracking.server import free_port
 from tests.small_project import ROOT
 
 
-def accelerate(config: str, processes: int, folder: Path, *, on_cpu: bool, node: Sequence[str] = ()) -> list[str]:
-    """Return Python's arguments that launch a module, which is to follow, with a file of configs/accelerate/.
-
-    `node` are the launcher's arguments for one of several nodes.
-    """
+def accelerate(config: str, processes: int, folder: Path, *, on_cpu: bool) -> list[str]:
+    """Return Python's arguments that launch a module, which is to follow, with a file of configs/accelerate/."""
     file = ROOT / "configs" / "accelerate" / f"{config}.yaml"
     if on_cpu:
         text, file = file.read_text(), folder / f"{config}.yaml"
         file.write_text(text + "use_cpu: true\n")
-    place = node or ["--main_process_port", str(free_port())]
-    options = ["--config_file", str(file), "--num_processes", str(processes), *place]
+    options = ["--config_file", str(file), "--num_processes", str(processes), "--main_process_port", str(free_port())]
     return ["-m", "accelerate.commands.launch", *options, "-m"]
 
 
