@@ -38,15 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Started last, such a file would keep one process busy after the others have ended.
     """
+    long = set()
     for item in items:
-        if NIGHTLY & set(getattr(item, "fixturenames", ())) and not any(item.iter_markers("slow")):
+        fixtures, tiers = set(getattr(item, "fixturenames", ())), {marker.name for marker in item.iter_markers()}
+        if NIGHTLY & fixtures and "slow" not in tiers:
             item.add_marker("nightly")
-    long = {item.path for item in items if "trained" in getattr(item, "fixturenames", ()) or _is_marked(item)}
+        if {"trained", *NIGHTLY} & fixtures or {"slow", "nightly"} & tiers:
+            long.add(item.path)
     items.sort(key=lambda item: item.path not in long)
-
-
-def _is_marked(item: pytest.Item) -> bool:
-    return any(item.iter_markers("slow")) or any(item.iter_markers("nightly"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import mlflow
 import nbformat
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 from mlflow.exceptions import MlflowException
@@ -33,10 +34,10 @@ from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
-from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.preloaded import preloaded_environment
+from tests.registry.tracking.server import free_port
 from tests.security.hostile import Mark
-from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
+from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
 
 NAMES = "AWS_SECRET_ACCESS_KEY HF_TOKEN MLFLOW_TRACKING_PASSWORD OPENAI_API_KEY PREFECT_API_AUTH_STRING"
 SECRETS = {name: f"{name.lower()}-4f9c27d1" for name in NAMES.split()}
@@ -274,6 +275,32 @@ def _run_names(project: Path) -> Counter[str | None]:
     return Counter(run.info.run_name for run in runs)
 
 
+def _start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:
+    """Start a stage on two nodes, both this machine, as a scheduler does; each prints into its pipe."""
+    own = {**own_environment(), "OMP_NUM_THREADS": "1", "SLURM_STEP_NUM_NODES": "2"}
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [ROOT / "examples" / "node.sh", stage]
+    return [subprocess.Popen(command, cwd=project, env={**own, "SLURM_PROCID": rank}, **streams) for rank in "01"]
+
+
+def _end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """Wait for both; return their exit statuses and the output that was not read yet."""
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    return [(node.returncode, output) for node, output in zip(nodes, outputs, strict=True)]
+
+
+def _signal_at_step(nodes: list[subprocess.Popen], step: int, number: signal.Signals) -> None:
+    """Send a signal to the training process of the second node once the first one prints a step."""
+    for line in nodes[0].stdout or ():
+        if f"step {step - 1}/" in line:
+            family = psutil.Process(nodes[1].pid).children(recursive=True)
+            (victim,) = [process for process in family if "RANK" in process.environ()]
+        if f"step {step}/" in line:
+            victim.send_signal(number)
+            return
+
+
 @pytest.mark.slow
 def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     shutil.copytree(ROOT / "configs", scratch / "configs")
@@ -292,12 +319,12 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
         torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
 
     shutil.rmtree(scratch / "checkpoints" / "sft")  # the finished training would be found again
-    nodes = start_nodes(scratch, "sft")
-    signal_at_step(nodes, 3, signal.SIGKILL)
-    (first, words), (second, _) = end_nodes(nodes)
+    nodes = _start_nodes(scratch, "sft")
+    _signal_at_step(nodes, 3, signal.SIGKILL)
+    (first, words), (second, _) = _end_nodes(nodes)
     assert (first, second) == (EXIT_UNAVAILABLE, 128 + signal.SIGKILL)
     assert "another process of this training has ended" in words and "start again" in words
-    (first, words), (second, others) = end_nodes(start_nodes(scratch, "sft"))
+    (first, words), (second, others) = _end_nodes(_start_nodes(scratch, "sft"))
     assert (first, second) == (0, 0) and "resuming at step" in words
     assert model.read_bytes() == by_two
     assert " step " not in others, "only the first process tells"
@@ -305,7 +332,7 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     assert status == {}, "node 0 ran it under DVC"
 
     set_params(scratch, {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
-    (first, words), (second, others) = end_nodes(start_nodes(scratch, "rank_grpo"))
+    (first, words), (second, others) = _end_nodes(_start_nodes(scratch, "rank_grpo"))
     assert (first, second) == (0, 0)
     assert words.count("step 4/4") == 2 and " step " not in others
     assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from benchmarks.simulate import Plan, Simulated, main, move_to, simulate, weekly
-from benchmarks.simulated_users import PATIENCE, Audience, Visit
+from benchmarks.simulated_users import Audience, Visit
 from convrec.data.mentions import Mentions
 from convrec.data.sources.synthetic import SHIFT_MONTH
 from convrec.project.config.params import load_params
@@ -44,15 +44,6 @@ def test_accepted_are_the_liked_items_that_are_looked_at():
     visit = Visit("u", datetime(2022, 1, 1, tzinfo=UTC), [], 3, frozenset("bdz"))
     assert visit.accepted(["a", "b", "c", "d"]) == ["b"]
     assert visit.accepted(["z", "d"]) == ["z", "d"] and visit.accepted([]) == []
-
-
-def test_ranks_are_looked_at_as_the_patience_says():
-    """The share of users who look at rank k is PATIENCE^(k-1); four standard deviations of 1,500 visits."""
-    looked = np.array([visit.num_examined for visit in _visits(AUDIENCE, date(2022, 1, 1), 50)])
-    for rank in (1, 2, 5, 10):
-        expected = PATIENCE ** (rank - 1)
-        spread = 4 * (expected * (1 - expected) / len(looked)) ** 0.5
-        assert (looked >= rank).mean() == pytest.approx(expected, abs=spread)
 
 
 def test_named_films_are_not_accepted():

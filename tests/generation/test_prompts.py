@@ -66,12 +66,6 @@ def test_as_many_turns_stay_as_fit():
         assert _builder(_length(wanted))(messages) == wanted
 
 
-def test_of_a_last_turn_that_is_too_long_the_end_stays():
-    content = _content(_builder(64)(_turns(WORDS, "sure", " ".join(f"word{i}" for i in range(500)))))
-    assert content.startswith(f"{FRONT}User: {ELLIPSIS}") and content.endswith(" word498 word499")
-    assert 64 - 8 < _length([{"role": "user", "content": content}]) <= 64
-
-
 def test_a_source_s_own_prompt_keeps_its_first_line_and_its_last_lines():
     lines = [f"User: {i} {WORDS}" for i in range(40)]
     first = "Pretend to recommend films."

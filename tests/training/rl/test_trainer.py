@@ -17,6 +17,7 @@ from convrec.training.rl.trainer import RankGRPOTrainer
 from tests.training.rl.tiny import (
     CATALOG,
     NUM_RANKS,
+    answers,
     given_rollouts,
     same_rows,
     score_again,
@@ -57,10 +58,9 @@ def test_masked_truncated_lists_leave_the_group_s_mean(make, algorithm):
 def _truncating(prompts, trainer):
     """Lists of Up and Dune, which are liked, and Heat and Her, some without their end."""
     lines = ["Up (2009)\nDune (2021)", "Heat (1995)\nDune (2021)", "Up (2009)\nDune (2021)", "Up (2009)\nHer (2013)"]
-    texts = [lines[i % 4] + (END if i < 8 and i not in (2, 5) else "") for i in range(len(prompts))]
-    asked = [trainer._tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-    encode = trainer._tokenizer
-    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
+    return answers(
+        prompts, [lines[i % 4] + (END if i < 8 and i not in (2, 5) else "") for i in range(len(prompts))], trainer
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,29 +202,19 @@ def test_an_epoch_has_the_same_order_when_training_starts_in_it(make):
     assert orders[0] != orders[1] == orders[2]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch, bad):
+def test_a_loss_that_is_not_finite_stops_with_good_checkpoints(make, monkeypatch):
     trainer = make(steps=4, save_strategy="steps", save_steps=1)
     real = trainer_module.rank_grpo_loss
 
     def spoilt(*arguments, **options):
         output = real(*arguments, **options)
-        return output._replace(loss=output.loss * bad) if trainer.state.global_step == 2 else output
+        return output._replace(loss=output.loss * float("nan")) if trainer.state.global_step == 2 else output
 
     monkeypatch.setattr(trainer_module, "rank_grpo_loss", spoilt)
     with pytest.raises(FloatingPointError, match="after step 2.*Lower learning_rate"):
         trainer.train()
     saved = load_file(Path(trainer.args.output_dir) / "checkpoint-2" / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in saved.values())
-
-
-def test_a_gradient_that_is_not_finite_stops_before_the_update(make):
-    trainer = make()
-    before = weights(trainer)
-    trainer.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda grad: grad * float("nan"))
-    with pytest.raises(FloatingPointError, match="gradient's norm is nan"):
-        trainer.train()
-    assert all(torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
 def test_without_arguments_the_defaults_hold(tiny_model, tmp_path, monkeypatch):
