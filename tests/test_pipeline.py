@@ -330,14 +330,7 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     assert " step " not in others, "only the first process tells"
     status = json.loads(run_in(scratch, "dvc", "status", "--json", "sft").stdout)
     assert status == {}, "node 0 ran it under DVC"
-
-    set_params(scratch, {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
-    (first, words), (second, others) = _end_nodes(_start_nodes(scratch, "rank_grpo"))
-    assert (first, second) == (0, 0)
-    assert words.count("step 4/4") == 2 and " step " not in others
-    assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
-    new = _run_names(scratch) - before
-    assert (new["sft"], new["rank_grpo"]) == (4, 1), "one for each start, none of the second node"
+    assert (_run_names(scratch) - before)["sft"] == 4, "one for each start, none of the second node"
 
 
 @pytest.mark.slow
