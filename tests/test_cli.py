@@ -138,7 +138,7 @@ main()
     ("arguments", "module", "name"),
     [
         (["recommend", "x", "--model", "nowhere"], "convrec.pipeline.commands", "convrec"),
-        pytest.param(["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend", marks=pytest.mark.slow),
+        (["recommend", "x", "--model", "nowhere"], "torch", "convrec recommend"),
     ],
 )
 def test_ctrl_c_while_a_command_loads_ends_it_in_one_line(arguments, module, name):
@@ -168,7 +168,6 @@ def test_a_training_that_stops_at_a_checkpoint_ends_with_its_signal_s_status(num
     assert exit_status(stopped.value) == status
 
 
-@pytest.mark.slow
 def test_a_flow_ends_in_one_line_while_it_is_imported():
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "flows.train", "--help"],
