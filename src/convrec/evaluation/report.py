@@ -54,8 +54,9 @@ def render_report(
     - `plots`: the stages' curves by name (`figures.PLOTS`).
     - `ranks`: the share of rows with a hit at each rank, by system.
     - `shown`: what the template takes as it is (see `stages/report.py`): `data`, the metrics file of the stage `data`;
-      `data_files`; `quarantined`, source, reason and number of the rows left out; `validated`, the rows and prompts of the checkpoints' scores; `without_hit`, the rows
-      without a hit by Rank-GRPO, and all rows; `examples`, `failures`, `demonstration_examples`; `code`, git's state.
+      `data_files`; `quarantined`, source, reason and number of the rows left out; `validated`, the rows and prompts of
+      the checkpoints' scores; `without_hit`, the rows without a hit by Rank-GRPO, and all rows; `examples`, `failures`,
+      `demonstration_examples`; `code`, git's state.
     """
     cutoffs, start = parameters["common.cutoffs"], parameters["rank_grpo.start"]
     headline, recall = f"ndcg_at_{max(cutoffs)}", f"recall_at_{max(cutoffs)}"

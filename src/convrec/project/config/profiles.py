@@ -45,6 +45,12 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
     if name != BASE:
         _merge(params, read_yaml(folder / f"{name}.yaml"), f"profiles/{name}.yaml")
     params["common"]["profile"] = name
+    _set(params, settings)
+    return params
+
+
+def _set(params: Any, settings: list[str]) -> None:
+    """Change parameters in place by `KEY=VALUE`."""
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -53,23 +59,36 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
         for part in reversed(key.split(".")):
             changes = {part: changes}
         _merge(params, changes, f"--set {setting}")
-    return params
 
 
 def apply_profile(name: str, settings: list[str]) -> str:
     """Write the profile to params.yaml, keep a different one beside it, and return a message with the changes."""
+    if _write(compose(name, settings)):
+        return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+    return f"params.yaml is profile {name} already"
+
+
+def change_params(settings: list[str]) -> str:
+    """Change params.yaml by `KEY=VALUE`, comments kept, and return a message. Raises `InputError` as `compose` does."""
+    params = read_yaml(TARGET, keep_comments=True)
+    _set(params, settings)
+    _write(params)
+    return f"params.yaml has {', '.join(settings)}"
+
+
+def _write(params: Any) -> bool:
+    """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
     yaml, stream = YAML(), io.StringIO()
     yaml.width = 110
     yaml.representer.add_representer(
         type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", "null")
     )
-    yaml.dump(compose(name, settings), stream)
+    yaml.dump(params, stream)
     text = stream.getvalue()
-    parse_params(parse_yaml(text, name), f"profile {name}")
+    parse_params(parse_yaml(text, str(TARGET)), str(TARGET))
     before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
-    if before == text:
-        return f"params.yaml is profile {name} already"
-    if before is not None:
+    if before is not None and before != text:
         write_text(PREVIOUS, before)
-    write_text(TARGET, text)
-    return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
+    if before != text:
+        write_text(TARGET, text)
+    return before != text
