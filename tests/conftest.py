@@ -3,7 +3,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.project.machine import keep_freed_memory, limit_threads
 from tests.servers import ROWS, Servers, running
 from tests.tools import require
+from tests.training.rl.launches import run_program
 
 ROOT = Path(__file__).parent.parent
 NIGHTLY = {"browser", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
@@ -38,15 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Started last, such a file would keep one process busy after the others have ended.
     """
+    long = set()
     for item in items:
-        if NIGHTLY & set(getattr(item, "fixturenames", ())) and not any(item.iter_markers("slow")):
+        fixtures, tiers = set(getattr(item, "fixturenames", ())), {marker.name for marker in item.iter_markers()}
+        if NIGHTLY & fixtures and "slow" not in tiers:
             item.add_marker("nightly")
-    long = {item.path for item in items if "trained" in getattr(item, "fixturenames", ()) or _is_marked(item)}
+        if {"trained", *NIGHTLY} & fixtures or {"slow", "nightly"} & tiers:
+            long.add(item.path)
     items.sort(key=lambda item: item.path not in long)
-
-
-def _is_marked(item: pytest.Item) -> bool:
-    return any(item.iter_markers("slow")) or any(item.iter_markers("nightly"))
 
 
 @pytest.fixture
@@ -150,21 +149,7 @@ def gpu_python() -> str:
 @pytest.fixture(scope="session")
 def run_module(gpu_python: str) -> Callable[..., None]:
     """Runs a module with that Python: `run_module("tests.training.rl.tiny_vllm", "--steps", 4)`; it must succeed."""
-
-    def run(module: str, *options: object) -> None:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # tools of this environment, too
-        done = subprocess.run(
-            [gpu_python, "-m", module, *map(str, options)],
-            cwd=ROOT,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-
-    return run
+    return lambda module, *options: run_program([gpu_python, "-m", module, *map(str, options)])
 
 
 @pytest.fixture(scope="module")  # in a session's, asyncio.run would fail in all later files of the worker

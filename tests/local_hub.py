@@ -7,6 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
 from tokenizers import ByteLevelBPETokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2TokenizerFast
 
@@ -60,7 +62,7 @@ class LocalHub(ThreadingHTTPServer):
     """Serves folders, by `models/OWNER/NAME` or `datasets/OWNER/NAME`, at one commit; large files are LFS files.
 
     `asked` lists the requests. `refusals` maps parts of paths to a status and the Hub's error code. `served` has the
-    content of files that differs from what the Hub lists.
+    content of files that differs from what the Hub lists, `card` what their README.md states.
     """
 
     def __init__(self, repositories: dict[str, Path]):
@@ -69,15 +71,22 @@ class LocalHub(ThreadingHTTPServer):
         self.asked: list[str] = []
         self.refusals: dict[str, tuple[int, str]] = {}
         self.served: dict[str, bytes] = {}
+        self.card = {"license": "apache-2.0"}
         self.address = f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> "LocalHub":
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self.server_close()
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch, address: str = "") -> None:
+        """Have the hub's library in this process ask this server, or another address."""
+        for name in ("HUGGINGFACE_CO_URL_TEMPLATE", "ENDPOINT"):
+            value = getattr(constants, name).replace(constants.ENDPOINT, address or self.address)
+            monkeypatch.setattr(constants, name, value)
 
 
 def _is_large(path: Path) -> bool:
@@ -135,8 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             value = [{"type": "file", "path": name, **_entry(file)} for name, file in files.items()]
         elif rest[:1] != ["auth-check"]:
             siblings = [{"rfilename": name, **_entry(file)} for name, file in files.items()]
-            card = {"license": "apache-2.0"}
-            value = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings, "cardData": card}
+            value = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings, "cardData": self.server.card}
         return self._answer(200, json.dumps(value).encode(), Content_Type="application/json")
 
     do_HEAD = do_GET

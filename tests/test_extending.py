@@ -156,7 +156,7 @@ def used(tmp_path_factory):
     """What one process finds of all that is added to a copy of the package."""
     copy = tmp_path_factory.mktemp("extended")
     package = copy / "convrec"
-    shutil.copytree(ROOT / "src" / "convrec", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src" / "convrec", package)
     for file, old, new in [edit for edits in EDITS.values() for edit in edits]:
         path = package / file
         text = path.read_text(encoding="utf-8") if old else ""

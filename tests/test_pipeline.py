@@ -16,6 +16,7 @@ import mlflow
 import nbformat
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 from mlflow.exceptions import MlflowException
@@ -33,20 +34,12 @@ from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
-from tests.nodes import end_nodes, signal_at_step, start_nodes
 from tests.preloaded import preloaded_environment
-from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, run_in, set_params
+from tests.registry.tracking.server import free_port
+from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
 
-SECRETS = {
-    name: f"{name.lower()}-4f9c27d1"
-    for name in (
-        "AWS_SECRET_ACCESS_KEY",
-        "HF_TOKEN",
-        "MLFLOW_TRACKING_PASSWORD",
-        "OPENAI_API_KEY",
-        "PREFECT_API_AUTH_STRING",
-    )
-}
+NAMES = "AWS_SECRET_ACCESS_KEY HF_TOKEN MLFLOW_TRACKING_PASSWORD OPENAI_API_KEY PREFECT_API_AUTH_STRING"
+SECRETS = {name: f"{name.lower()}-4f9c27d1" for name in NAMES.split()}
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +160,6 @@ def test_the_champion_answers_conversations(client):
     for same in (questions[0], messages, [messages], np.array(questions[:1]), *frames):
         first = recommender.predict(same, params={"n": 6, "deny": ["Alien"]})
         pd.testing.assert_frame_equal(first, answers[:6], rtol=1e-4)
-    for bad in ({"n": 0}, {"deny": ["Haet"]}):
-        with pytest.raises(MlflowException, match="n = 0|'Haet' is not in the catalog"):
-            recommender.predict("a film", params=bad)
     with pytest.raises(MlflowException, match="one of the columns"):
         recommender.predict(pd.DataFrame({"text": ["a film"]}))
 
@@ -220,15 +210,11 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
 
 
 @pytest.mark.slow
-def test_a_second_run_does_nothing(project, trained):
+def test_a_second_run_does_nothing_and_dvc_shows_metrics_and_plots(project, trained):
     before = sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()
     result = run_in(project, sys.executable, "-m", "flows.train")
     assert "Nothing to do" in result.stdout and "champion already" in result.stdout
     assert (sorted((project / "runs").iterdir()), (project / "runs" / "sft.json").read_text()) == before
-
-
-@pytest.mark.slow
-def test_dvc_shows_metrics_and_plots(project, trained):
     assert run_in(project, "dvc", "repro").stdout.count("didn't change") == len(STAGES)
     shown = json.loads(run_in(project, "dvc", "metrics", "show", "--json").stdout)
     assert "metrics/evaluate.json" in json.dumps(shown)
@@ -260,16 +246,6 @@ def test_an_interrupted_training_resumes(project, trained):
     assert (project / "models" / "rank_grpo" / "model.safetensors").read_bytes() == before
 
 
-def _stage(project: Path, stage: str, changes: dict) -> subprocess.CompletedProcess:
-    """Run a stage with other parameters, outside the graph, and put the parameters back."""
-    saved = (project / "params.yaml").read_text()
-    set_params(project, changes)
-    try:
-        return run_in(project, sys.executable, "-m", "convrec.cli", "run", stage)
-    finally:
-        (project / "params.yaml").write_text(saved)
-
-
 @pytest.fixture
 def scratch(project, trained, tmp_path, monkeypatch) -> Path:
     """A copy of the trained project, entered, to change at will."""
@@ -283,6 +259,32 @@ def _run_names(project: Path) -> Counter[str | None]:
     """Return how many MLflow runs have each name."""
     runs = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db").search_runs(["1"])
     return Counter(run.info.run_name for run in runs)
+
+
+def _start_nodes(project: Path, stage: str) -> list[subprocess.Popen]:
+    """Start a stage on two nodes, both this machine, as a scheduler does; each prints into its pipe."""
+    own = {**own_environment(), "OMP_NUM_THREADS": "1", "SLURM_STEP_NUM_NODES": "2"}
+    own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command = [ROOT / "examples" / "node.sh", stage]
+    return [subprocess.Popen(command, cwd=project, env={**own, "SLURM_PROCID": rank}, **streams) for rank in "01"]
+
+
+def _end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
+    """Wait for both; return their exit statuses and the output that was not read yet."""
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    return [(node.returncode, output) for node, output in zip(nodes, outputs, strict=True)]
+
+
+def _signal_at_step(nodes: list[subprocess.Popen], step: int, number: signal.Signals) -> None:
+    """Send a signal to the training process of the second node once the first one prints a step."""
+    for line in nodes[0].stdout or ():
+        if f"step {step - 1}/" in line:
+            family = psutil.Process(nodes[1].pid).children(recursive=True)
+            (victim,) = [process for process in family if "RANK" in process.environ()]
+        if f"step {step}/" in line:
+            victim.send_signal(number)
+            return
 
 
 @pytest.mark.slow
@@ -303,25 +305,18 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
         torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
 
     shutil.rmtree(scratch / "checkpoints" / "sft")  # the finished training would be found again
-    nodes = start_nodes(scratch, "sft")
-    signal_at_step(nodes, 3, signal.SIGKILL)
-    (first, words), (second, _) = end_nodes(nodes)
+    nodes = _start_nodes(scratch, "sft")
+    _signal_at_step(nodes, 3, signal.SIGKILL)
+    (first, words), (second, _) = _end_nodes(nodes)
     assert (first, second) == (EXIT_UNAVAILABLE, 128 + signal.SIGKILL)
     assert "another process of this training has ended" in words and "start again" in words
-    (first, words), (second, others) = end_nodes(start_nodes(scratch, "sft"))
+    (first, words), (second, others) = _end_nodes(_start_nodes(scratch, "sft"))
     assert (first, second) == (0, 0) and "resuming at step" in words
     assert model.read_bytes() == by_two
     assert " step " not in others, "only the first process tells"
     status = json.loads(run_in(scratch, "dvc", "status", "--json", "sft").stdout)
     assert status == {}, "node 0 ran it under DVC"
-
-    set_params(scratch, {"rank_grpo": {**launch, "per_device_train_batch_size": 8}})
-    (first, words), (second, others) = end_nodes(start_nodes(scratch, "rank_grpo"))
-    assert (first, second) == (0, 0)
-    assert words.count("step 4/4") == 2 and " step " not in others
-    assert json.loads((scratch / "metrics" / "rank_grpo.json").read_text())["steps"] == 4
-    new = _run_names(scratch) - before
-    assert (new["sft"], new["rank_grpo"]) == (4, 1), "one for each start, none of the second node"
+    assert (_run_names(scratch) - before)["sft"] == 4, "one for each start, none of the second node"
 
 
 @pytest.mark.slow
@@ -333,7 +328,8 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
         "constrained": True,
         "max_steps": 2,
     }
-    result = _stage(scratch, "rank_grpo", {"rank_grpo": changes})
+    set_params(scratch, {"rank_grpo": changes})
+    result = run_in(scratch, "convrec", "run", "rank_grpo")
     assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}," in result.stderr
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
@@ -416,13 +412,10 @@ def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(pro
 
 
 @pytest.mark.slow
-def test_a_flow_does_not_retry_bad_input(project, trained):
-    saved = (project / "params.yaml").read_text()
-    set_params(project, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
-    try:
-        result = run_in(project, sys.executable, "-m", "flows.train", check=False)
-    finally:
-        (project / "params.yaml").write_text(saved)
+def test_a_flow_does_not_retry_bad_input(scratch):
+    run_in(scratch, "git", "init", "--quiet")
+    set_params(scratch, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
+    result = run_in(scratch, sys.executable, "-m", "flows.train", check=False)
     assert result.returncode == 2
     assert "the test split is empty" in result.stderr and result.stdout == ""
     assert not any(word in result.stderr for word in ("Retry", "Traceback"))

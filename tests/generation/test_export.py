@@ -1,9 +1,55 @@
+"""The model that a training writes; a training that diverges stops, and no model of it is written."""
+
+import math
+
+import pytest
 import torch
 from peft import get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from trl import SFTTrainer
 
-from convrec.generation.export import export_model, lora_config
-from tests.training.tiny_sft import TOKENIZER, make_tiny
+from convrec.generation.export import export_model, lora_config, write_model
+from convrec.generation.finite import NotFiniteError
+from convrec.project.errors import EXIT_BAD_INPUT, exit_status
+from tests.training.tiny_sft import TOKENIZER, make_tiny, train_tiny
+
+
+@pytest.fixture
+def model() -> Qwen2ForCausalLM:
+    return make_tiny()
+
+
+def test_sft_stops_at_a_loss_that_is_not_finite(model, tmp_path, monkeypatch):
+    real = SFTTrainer.compute_loss
+
+    def spoilt(trainer: SFTTrainer, *arguments, **options):
+        return real(trainer, *arguments, **options) * (math.inf if trainer.state.global_step == 2 else 1.0)
+
+    monkeypatch.setattr(SFTTrainer, "compute_loss", spoilt)
+    with pytest.raises(NotFiniteError, match="the loss is inf after step 2.*Lower learning_rate") as caught:
+        train_tiny(model, tmp_path)
+    assert exit_status(caught.value) == EXIT_BAD_INPUT
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_sft_stops_at_a_gradient_that_is_not_finite_before_the_update(model, tmp_path):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * math.nan)
+    with pytest.raises(NotFiniteError, match="gradient's norm is nan after step 0"):
+        train_tiny(model, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_a_model_with_a_weight_that_is_not_finite_is_not_written(model, tmp_path, bad):
+    with torch.no_grad():
+        model.model.norm.weight[3] = bad
+    with pytest.raises(NotFiniteError, match=r"1 tensors .* model.norm.weight first"):
+        write_model(model, TOKENIZER, tmp_path / "written")
+    model.save_pretrained(tmp_path / "saved")
+    with pytest.raises(NotFiniteError, match=r"1 tensors .* model.norm.weight first"):
+        export_model(tmp_path / "saved", tmp_path / "saved", TOKENIZER, tmp_path / "written", 1.0)
+    assert not (tmp_path / "written").exists()
 
 
 def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):

@@ -1,10 +1,6 @@
 import fcntl
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,7 +16,6 @@ from convrec.generation.lists import EngineOptions, ListCache, ListSettings, che
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
-from tests.conftest import ROOT
 from tests.generation.random_model import make_random_model, prompts_of
 
 SETTINGS = ListSettings(None, 5, 16)
@@ -86,40 +81,6 @@ def test_a_generation_that_failed_goes_on_where_it_was(model, asked, monkeypatch
     assert asked == [2, 2, 2, 2, 1]
 
 
-KILLED = """
-import os, signal
-from convrec.data.catalog import Catalog, Item
-from convrec.project.errors import InputError
-from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import model_lists
-from tests.generation.test_lists import OPTIONS, ROWS, SETTINGS
-whole, calls = TransformersEngine.complete, []
-def complete(self, prompts, requests=()):
-    calls.append(prompts)
-    if len(calls) == 4:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return whole(self, prompts, requests)
-TransformersEngine.complete = complete
-model_lists({model!r}, ROWS, SETTINGS, OPTIONS)
-"""
-
-
-@pytest.mark.slow
-def test_a_generation_that_was_killed_goes_on_where_it_was(model, asked, tmp_path):
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    script = KILLED.replace("{model!r}", f"__import__('pathlib').Path({str(model)!r})")
-    killed = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    (cache,) = (tmp_path / "checkpoints" / "lists").glob("*.jsonl")
-    assert len(cache.read_text().splitlines()) == 6
-    resumed = model_lists(model, ROWS, SETTINGS, OPTIONS)
-    assert asked == [2, 1]
-    shutil.rmtree("checkpoints")
-    assert model_lists(model, ROWS, SETTINGS, OPTIONS) == resumed
-
-
 def test_adapters_answer_as_the_model_that_they_are_merged_into(model, asked, tmp_path):
     adapted = get_peft_model(
         AutoModelForCausalLM.from_pretrained(model),
@@ -163,7 +124,8 @@ ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, 
 
 @given(ENTRIES, ENTRIES, st.data())
 def test_a_cache_cut_anywhere_loses_its_last_line_alone(tmp_path_factory, first, second, data):
-    path = tmp_path_factory.mktemp("cache") / "deep" / "lists.jsonl"
+    path = tmp_path_factory.getbasetemp() / "caches" / "lists.jsonl"
+    path.unlink(missing_ok=True)
     cache = ListCache(path)
     assert cache.read() == {}
     cache.append(first)

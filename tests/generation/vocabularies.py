@@ -49,21 +49,22 @@ _CHATML = (
 _LLAMA = "{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
 
 
+def _bytes(texts: list[str], vocab_size: int, *split: Any) -> Tokenizer:
+    """Return a byte-level tokenizer of these texts, which are split first."""
+    tokenizer = Tokenizer(models.BPE())
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, whole])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
 @cache
 def byte_level() -> Any:
     """Return a tokenizer as Qwen2's, in which `)\\n` is one token; PAD is another token than EOS."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = None
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_TEXTS, trainer)
+    tokenizer = _bytes(_TEXTS, 330, pre_tokenizers.Split(Regex(_WORDS), behavior="isolated"))
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
     assert tokenizer.token_to_id(")Ċ") is not None
     return PreTrainedTokenizerFast(
@@ -106,12 +107,7 @@ def byte_fallback() -> Any:
 @cache
 def spanning() -> Any:
     """Return a byte-level tokenizer without a split into words, trained so that tokens reach over the newline."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(["Heat (1995)\nHeat (1995)\nAlien (1979)\nAlien\nUp (2009)\n" * 4], trainer)
+    tokenizer = _bytes(["Heat (1995)\nHeat (1995)\nAlien (1979)\nAlien\nUp (2009)\n" * 4], 340)
     tokenizer.add_special_tokens(["<|end|>"])
     assert any("Ċ" in piece[1:-1] for piece in tokenizer.get_vocab())
     return PreTrainedTokenizerFast(

@@ -45,12 +45,12 @@ def python_with() -> Callable[[str], str]:
             return sys.executable
         if HAS_GPU:
             pytest.skip(f"needs {library}: {INSTALL}")
-        from tests.tools import TOOLS  # noqa: PLC0415  (what it imports is not part of the extra)
+        from tests import tools  # noqa: PLC0415  (what it imports is not part of the extra)
 
-        python = TOOLS["vLLM"].find()
+        python = tools.find("vLLM")
         if python is None:
             pytest.skip(f"needs {library}: {INSTALL}, or without a GPU `make test-tools`")
-        return str(python)
+        return python
 
     return find
 

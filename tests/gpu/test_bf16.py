@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from convrec.training.padding_free import drop_padding
 from convrec.training.rl.logprobs import add_log_prob_head
@@ -12,7 +12,7 @@ from convrec.training.rl.loss import Objective, Rollouts, rank_grpo_loss
 from convrec.training.rl.rollouts import generate_groups
 from convrec.training.rl.shared_prompts import share_prompts
 from tests.training.collated import batch_loss, labelled_rows
-from tests.training.rl.ragged import ragged_groups
+from tests.training.rl.ragged import ragged_groups, small_model
 
 VOCAB, WIDTH, RANKS, PENALTY = 320, 24, 4, 1.2
 GROUPS, LENGTHS = (4, 2, 4), (40, 9, 23)
@@ -24,10 +24,8 @@ def _model(kind, device):
     """Return a model whose logits have a standard deviation of about 1."""
     hidden, layers = (512, 12) if device == "cuda" else (64, 4)
     sizes = {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers}
-    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 2, "initializer_range": hidden**-0.5}
-    tokens = {"vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **tokens)).to(device)
+    sizes |= {"num_attention_heads": 8, "initializer_range": hidden**-0.5, "vocab_size": VOCAB}
+    return small_model(kind, **sizes).to(device)
 
 
 def _mixed(device, enabled=True):

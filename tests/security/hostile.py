@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Toke
 
 
 class Config(Qwen2Config):
-    model_type = {model_type!r}
+    model_type = "foreign"
 
 
 class Model(Qwen2ForCausalLM):
@@ -42,19 +42,19 @@ def _edit(path: Path, **changes) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def save_model_with_code(folder: Path, marker: Path, model_type: str) -> Path:
+def save_model_with_code(folder: Path, marker: Path) -> Path:
     """Write a model whose configuration names classes in a file beside its weights."""
     save_model(folder)
-    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker), model_type=model_type))
+    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker)))
     names = {"AutoConfig": "code_of_its_own.Config", "AutoModelForCausalLM": "code_of_its_own.Model"}
-    _edit(folder / "config.json", model_type=model_type, architectures=["Model"], auto_map=names)
+    _edit(folder / "config.json", model_type="foreign", architectures=["Model"], auto_map=names)
     return folder
 
 
 def save_tokenizer_with_code(folder: Path, marker: Path) -> Path:
     """Write a plain model whose tokenizer is a class in a file beside it."""
     save_model(folder)
-    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker), model_type="qwen2"))
+    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker)))
     names = {"AutoTokenizer": ["code_of_its_own.Tokenizer", None]}
     _edit(folder / "tokenizer_config.json", tokenizer_class="Tokenizer", auto_map=names)
     return folder

@@ -35,22 +35,21 @@ def marker(tmp_path, monkeypatch) -> Path:
         del sys.modules[name]
 
 
-def _ways(folder: Path, catalog: Path):
-    """Return what loads a model's folder, by name."""
-    return {
-        "model": lambda: load_model(folder),
-        "configuration": lambda: load_config(folder),
-        "--model": lambda: find_model(str(folder), "--model"),
-        "engine": lambda: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
-        "recommender": lambda: Recommender.load(folder, catalog, SETTINGS),
-    }
-
-
-@pytest.mark.parametrize("way", ["model", "configuration", "--model", "engine", "recommender"])
-def test_a_model_of_foreign_code_is_refused(tmp_path, marker, way):
-    folder = save_model_with_code(tmp_path / "model", marker, "foreign")
+@pytest.mark.parametrize(
+    "load",
+    [
+        load_model,
+        load_config,
+        lambda folder: find_model(str(folder), "--model"),
+        lambda folder: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
+        lambda folder: Recommender.load(folder, folder.with_name("catalog.parquet"), SETTINGS),
+    ],
+    ids=["model", "configuration", "--model", "engine", "recommender"],
+)
+def test_a_model_of_foreign_code_is_refused(tmp_path, marker, load):
+    folder = save_model_with_code(tmp_path / "model", marker)
     with pytest.raises(InputError, match=f"model: it needs the code in its repository.*{PARAMETER}"):
-        _ways(folder, tmp_path / "catalog.parquet")[way]()
+        load(folder)
     assert not marker.exists()
 
 
@@ -64,7 +63,7 @@ def test_a_tokenizer_loads_without_the_code_that_lies_beside_it(tmp_path, marker
 
 
 def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp_path, marker, monkeypatch):
-    folder = save_model_with_code(tmp_path / "model", marker, "foreign")
+    folder = save_model_with_code(tmp_path / "model", marker)
     monkeypatch.chdir(tmp_path)
     config = load_params(Path(__file__).parents[2] / "params.yaml").base_model.model_copy(update={"name": str(folder)})
     assert not config.trust_remote_code

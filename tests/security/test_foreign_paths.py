@@ -2,6 +2,8 @@
 
 import json
 import os
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,29 +38,24 @@ def test_what_is_below_is_never_elsewhere(name):
         assert Path(os.path.normpath(root / name)).is_relative_to(root)
 
 
-@pytest.mark.parametrize("field", ["data.catalog", "sft.launch", "rank_grpo.launch"])
-def test_parameters_that_lead_out_are_refused(field):
-    raw, (section, key) = read_yaml(Path("params.yaml")), field.split(".")
-    raw[section][key] = "../x"
-    with pytest.raises(InputError, match=f"{field}: '../x' is outside its folder"):
-        parse_params(raw, "params.yaml")
+OUTSIDE, SECRET = "'../x' is outside its folder", "contains a user, a password or a query"
 
 
 @pytest.mark.parametrize(
-    ("place", "url"),
+    ("field", "value", "message"),
     [
-        (("demonstrations", "teacher", "base_url"), "https://user:secret@host/v1"),
-        (("demonstrations", "teacher", "base_url"), "https://host/v1?api-key=secret"),
-        (("rank_grpo", "vllm_server_base_url"), "http://:secret@host:8000"),
+        ("data.catalog", "../x", OUTSIDE),
+        ("sft.launch", "../x", OUTSIDE),
+        ("rank_grpo.launch", "../x", OUTSIDE),
+        ("demonstrations.teacher.base_url", "https://user:secret@host/v1", SECRET),
+        ("demonstrations.teacher.base_url", "https://host/v1?api-key=secret", SECRET),
+        ("rank_grpo.vllm_server_base_url", "http://:secret@host:8000", SECRET),
     ],
 )
-def test_addresses_with_secrets_are_refused(place, url):
-    raw = read_yaml(Path("params.yaml"))
-    section = raw
-    for part in place[:-1]:
-        section = section[part]
-    section[place[-1]] = url
-    with pytest.raises(InputError, match=f"{'.'.join(place)}: contains a user, a password or a query") as refused:
+def test_parameters_that_lead_out_and_addresses_with_secrets_are_refused(field, value, message):
+    raw, (*sections, key) = read_yaml(Path("params.yaml")), field.split(".")
+    reduce(getitem, sections, raw)[key] = value
+    with pytest.raises(InputError, match=f"{field}: {message}") as refused:
         parse_params(raw, "params.yaml")
     assert "secret" not in str(refused.value)
 

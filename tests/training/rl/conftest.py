@@ -14,6 +14,6 @@ def tiny_model(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def make(tiny_model, tmp_path):
-    """Makes trainers of the tiny model, each in a folder of its own."""
+    """Makes trainers of the tiny model, each in a folder of its own unless one is named."""
     folders = (tmp_path / f"out{number}" for number in count())
-    return lambda steps=1, **options: tiny_trainer(tiny_model, next(folders), steps, **options)
+    return lambda steps=1, folder=None, **own: tiny_trainer(tiny_model, folder or next(folders), steps, **own)

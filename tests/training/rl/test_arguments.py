@@ -1,6 +1,7 @@
-"""Options and rewards that the trainer refuses, since they would have no effect or half of one."""
+"""Options and rewards that the trainer refuses before it trains."""
 
 import pytest
+from trl import GRPOConfig
 
 from convrec.training.rl.arguments import PUBLISHED, RankGRPOConfig
 from convrec.training.rl.rewards import RankReward
@@ -51,6 +52,8 @@ def test_a_reference_without_weights_is_refused(make, monkeypatch):
         make(beta=0.1)
 
 
-def test_a_reward_without_ranks_is_refused(config):
+def test_a_reward_without_ranks_and_the_arguments_of_trl_are_refused(config, tmp_path):
     with pytest.raises(ValueError, match="rank reward"):
         RankGRPOTrainer("model", lambda **_: [0.0], config())
+    with pytest.raises(TypeError, match="args is a GRPOConfig; pass a RankGRPOConfig"):
+        RankGRPOTrainer("model", RankReward(CATALOG, 20), GRPOConfig(str(tmp_path), use_cpu=True))

@@ -1,25 +1,63 @@
-"""The row without padding against the row with a mask: the same states, log-probabilities and gradients."""
+"""The row without padding against the row with a mask, and compiled layers against the same layers as they are.
+
+FlashAttention's two functions over ragged sequences are plain loops here.
+"""
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch._dynamo.exc import TorchDynamoException
 
 from convrec.training.rl import flash_prompts, shared_prompts
+from convrec.training.rl.compiled import Compiler, compile_layers
 from convrec.training.rl.flash_prompts import flash_pack, shared_prompt_attention
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.shared_prompts import prompt_index, share_prompts
-from tests.training.rl import plain_flash
-from tests.training.rl.ragged import ragged_groups
+from tests.training.rl.ragged import ragged_groups, scores_and_gradients, small_model
 
-WIDTH, VOCAB = 5, 50
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"vocab_size": VOCAB, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+def _sequences(query, key, bounds, causal, scale):
+    """Yield the slices of each sequence's queries and keys, and its scaled scores (heads, queries, keys)."""
+    repeats = query.shape[1] // key.shape[1]
+    for (first, last), (start, end) in zip(*(list(zip(b[:-1], b[1:], strict=True)) for b in bounds), strict=True):
+        queries, keys = slice(first, last), slice(start, end)
+        scores = torch.einsum("qhd,khd->hqk", query[queries], key[keys].repeat_interleave(repeats, 1)) * scale
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores[0]).tril().bool(), -torch.inf)
+        yield queries, keys, scores
+
+
+def _flash(query, key, value, bounds, longest, causal, scale):
+    """Like `flash_prompts._flash`."""
+    assert longest == tuple(int(own.diff().max()) for own in bounds)
+    output, log_sum = torch.full_like(query, torch.nan), query.new_full((query.shape[1], len(query)), torch.nan)
+    for queries, keys, scores in _sequences(query, key, bounds, causal, scale):
+        values = value[keys].repeat_interleave(query.shape[1] // key.shape[1], 1)
+        output[queries] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        log_sum[:, queries] = scores.logsumexp(-1) if scores.shape[-1] else torch.inf  # as FlashAttention does
+    return output, log_sum
+
+
+def _flash_backward(gradient, query, key, value, output, log_sum, bounds, longest, causal, scale):
+    """Like `flash_prompts._flash_backward`: the probabilities are those that the log-sum-exp gives."""
+    repeats = query.shape[1] // key.shape[1]
+    found = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    of_row = (gradient * output).sum(-1).T  # (heads, N)
+    for queries, keys, scores in _sequences(query, key, bounds, causal, scale):
+        probabilities = (scores - log_sum[:, queries, None]).exp()
+        values, own = value[keys].repeat_interleave(repeats, 1), gradient[queries]
+        of_scores = probabilities * (torch.einsum("qhd,khd->hqk", own, values) - of_row[:, queries, None]) * scale
+        found[0][queries] = torch.einsum("hqk,khd->qhd", of_scores, key[keys].repeat_interleave(repeats, 1))
+        of_keys = torch.einsum("hqk,qhd->khd", of_scores, query[queries])
+        of_values = torch.einsum("hqk,qhd->khd", probabilities, own)
+        found[1][keys] = of_keys.unflatten(1, (-1, repeats)).sum(2)
+        found[2][keys] = of_values.unflatten(1, (-1, repeats)).sum(2)
+    return found
 
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr(flash_prompts, "_flash", plain_flash.flash)
-    monkeypatch.setattr(flash_prompts, "_flash_backward", plain_flash.flash_backward)
+    monkeypatch.setattr(flash_prompts, "_flash", _flash)
+    monkeypatch.setattr(flash_prompts, "_flash_backward", _flash_backward)
 
 
 def test_a_layout_by_hand():
@@ -40,23 +78,16 @@ def test_a_layout_by_hand():
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_log_probabilities_and_gradients_are_those_of_the_masked_row(monkeypatch, kind, lengths, checkpointing):
     """In float64, which the norms of Qwen2 and Llama leave for float32 between."""
-    ids, mask = ragged_groups((3, 1, 4), lengths, WIDTH, VOCAB)
-    own = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-    options = SIZES | (own if kind == "gpt2" else {})
     found = []
     for is_flash in (False, True):
         monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_, is_flash=is_flash: is_flash)
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).double().train()
+        model = small_model(kind).double().train()
         add_log_prob_head(model, 1.2, 1.0, None)
         assert share_prompts(model) is None
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        output = model(input_ids=ids, attention_mask=mask, completion_width=WIDTH)
-        weights = torch.randn(output.log_probs.shape, generator=torch.Generator().manual_seed(2))
-        (output.log_probs * weights).sum().backward()
-        found.append([output.log_probs, output.entropy, *(own.grad for own in model.parameters())])
-    for masked, ragged in zip(*([value.detach() for value in values] for values in found), strict=True):
+        found.append(scores_and_gradients(model, *ragged_groups((3, 1, 4), lengths)))
+    for masked, ragged in zip(*found, strict=True):
         torch.testing.assert_close(ragged, masked, rtol=1e-6, atol=1e-6 * float(masked.abs().max()))
 
 
@@ -68,3 +99,42 @@ def test_the_compiler_gets_the_shapes_and_the_gradient_of_the_attention():
     own, groups, prompts = (torch.tensor(b, dtype=torch.int32) for b in ([0, 1, 3, 5, 7, 8], [0, 4, 5], [0, 1, 3]))
     arguments = (query, key, value, own, groups, prompts, 2, 4, 2, 3, 0.5)
     torch.library.opcheck(shared_prompt_attention, arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "checkpointing"), [("qwen2", False), ("llama", True)])
+def test_compiled_layers_have_the_log_probabilities_and_gradients_of_the_layers_as_they_are(
+    monkeypatch, kind, checkpointing
+):
+    """For two layouts of tokens, of which the second is not compiled again."""
+    monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_: True)
+    found = []
+    for compiled in (False, True):
+        model = small_model(kind).train()
+        add_log_prob_head(model, 1.2, 1.0, None, compiled=compiled)
+        assert share_prompts(model) is None
+        if compiled:
+            compile_layers(model)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        first = scores_and_gradients(model, *ragged_groups((3, 1, 4), (7, 2, 4)))
+        with torch._dynamo.config.patch(error_on_recompile=compiled):
+            found.append(first + scores_and_gradients(model, *ragged_groups((2, 2), (3, 9))))
+    for eager, own in zip(*found, strict=True):
+        torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog):
+    def compiled(function, dynamic):
+        def fails(*_):
+            raise TorchDynamoException("no compiler here\nand more")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    compiler = Compiler()
+    one, two = compiler.compile(lambda x: x + 1), compiler.compile(lambda x: x + 2)
+    assert one(1) == 2 and two(1) == 3 and one(2) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "the model runs without torch.compile, which fails: no compiler here"
+    ]

@@ -1,5 +1,3 @@
-from itertools import count
-
 import pytest
 import torch
 from datasets import Dataset
@@ -7,29 +5,18 @@ from peft import LoraConfig
 from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer
 
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
-from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.preference_trainer import PreferenceTrainer
-from tests.training.rl.tiny import CATALOG, NUM_RANKS, same_rows, series, tiny_trainer, varied_rows, weights
+from tests.training.rl.tiny import NUM_RANKS, make_constraint, same_rows, series, varied_rows, weights
 
 
 @pytest.fixture
-def make(tiny_model, tmp_path):
-    """Makes trainers of the tiny model, each in a folder of its own unless one is named."""
-    folders = (tmp_path / f"out{number}" for number in count())
-
-    def made(steps=1, folder=None, **options):
-        trie = catalog_trie(CATALOG, load_tokenizer(tiny_model))
-        shared = {"num_generations": 2, "per_device_train_batch_size": 8, **options}
-        constraint = RolloutConstraint(CATALOG, trie, NUM_RANKS)
-        return tiny_trainer(
-            tiny_model, folder or next(folders), steps, kind=PreferenceTrainer, constraint=constraint, **shared
-        )
-
-    return made
+def make(make, tiny_model):
+    """Makes preference trainers of the tiny model."""
+    own = {"kind": PreferenceTrainer, "num_generations": 2, "per_device_train_batch_size": 8}
+    return lambda steps=1, **options: make(steps, constraint=make_constraint(tiny_model), **{**own, **options})
 
 
 def _asked(trainer, rows) -> list[list[int]]:

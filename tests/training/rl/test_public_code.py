@@ -5,7 +5,7 @@ import torch
 
 from convrec.training.embedded import END
 from convrec.training.rl.trainer import RankGRPOTrainer
-from tests.training.rl.tiny import LINES, NUM_RANKS, same_rows, tiny_trainer
+from tests.training.rl.tiny import LINES, NUM_RANKS, answers, same_rows, tiny_trainer
 
 HEAT, UP, DUNE, HER = LINES
 TEXTS = {
@@ -21,10 +21,7 @@ TEXTS = {
 
 
 def _rollouts(prompts, trainer):
-    encode = trainer._tokenizer
-    asked = [encode.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-    texts = [list(TEXTS.values())[i % len(TEXTS)] for i in range(len(prompts))]
-    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
+    return answers(prompts, [list(TEXTS.values())[i % len(TEXTS)] for i in range(len(prompts))], trainer)
 
 
 def _oracle(

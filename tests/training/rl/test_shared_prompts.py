@@ -5,27 +5,14 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from convrec.training.rl import shared_prompts
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.shared_prompts import completion_states, pack, prompt_index, share_prompts
-from tests.training.rl.ragged import ragged_groups
+from tests.training.rl.ragged import WIDTH, ragged_groups, scores_and_gradients, small_model
 
-VOCAB, WIDTH = 50, 5
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-SIZES |= {"vocab_size": VOCAB, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-
-GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
-
-
-def _model(kind="qwen2", **options):
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | options))
-
-
-def _groups(sizes=(3, 1, 4), lengths=(7, 1, 4)):
-    return ragged_groups(sizes, lengths, WIDTH, VOCAB)
+SIZES, LENGTHS = (3, 1, 4), (7, 1, 4)
 
 
 def _reversed(*arguments):
@@ -54,9 +41,8 @@ def test_a_layout_by_hand():
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama", "phi3", "smollm3", "olmo2", "granite", "gpt2", "mixtral"])
 def test_hidden_states_are_those_of_the_plain_pass(kind):
-    own = {"gpt2": GPT2, "mixtral": {"num_local_experts": 2}}
-    model = _model(kind, **own.get(kind, {})).eval()
-    ids, mask = _groups()
+    model = small_model(kind, **({"num_local_experts": 2} if kind == "mixtral" else {})).eval()
+    ids, mask = ragged_groups(SIZES, LENGTHS)
     with torch.no_grad():
         plain = completion_states(model, ids, mask, WIDTH)
         assert share_prompts(model) is None and share_prompts(model) is None
@@ -72,10 +58,10 @@ def test_hidden_states_are_those_of_the_plain_pass(kind):
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2"])
 def test_log_probabilities_and_gradients_are_those_of_the_plain_pass(kind, checkpointing, adapted, penalty, lengths):
     """In float64, which Qwen2's norms leave for float32 between."""
-    ids, mask = _groups(lengths=lengths)
+    ids, mask = ragged_groups(SIZES, lengths)
     results = []
     for shares in (False, True):
-        model = _model(kind, **GPT2 if kind == "gpt2" else {}).double().train()
+        model = small_model(kind).double().train()
         add_log_prob_head(model, penalty, 0.9, None)
         if shares:
             assert share_prompts(model) is None
@@ -88,10 +74,7 @@ def test_log_probabilities_and_gradients_are_those_of_the_plain_pass(kind, check
         if checkpointing:
             policy.gradient_checkpointing_enable({"use_reentrant": False})
             policy.enable_input_require_grads()
-        output = policy(input_ids=ids, attention_mask=mask, completion_width=WIDTH)
-        (output.log_probs * torch.linspace(-1, 2, WIDTH)).sum().backward()
-        trained = {name: weight.grad for name, weight in policy.named_parameters() if weight.requires_grad}
-        results.append((output.log_probs, output.entropy, *trained.values()))
+        results.append(scores_and_gradients(policy, ids, mask))
     assert len(results[0]) > 2 and all(value.abs().max() > 0 for value in results[0])
     for shared, plain in zip(*results, strict=True):
         assert (shared - plain).abs().max() <= (1e-12 if kind == "gpt2" else 1e-6) * plain.abs().max()
@@ -108,8 +91,8 @@ def test_log_probabilities_and_gradients_are_those_of_the_plain_pass(kind, check
     ],
 )
 def test_a_model_that_cannot_share_says_why_and_is_read_plainly(kind, options, hindrance):
-    model = _model(kind, **options).eval()
-    ids, mask = _groups()
+    model = small_model(kind, **options).eval()
+    ids, mask = ragged_groups(SIZES, LENGTHS)
     with torch.no_grad():
         before = completion_states(model, ids, mask, WIDTH)
         assert hindrance in share_prompts(model)
@@ -120,17 +103,17 @@ def test_a_model_that_cannot_share_says_why_and_is_read_plainly(kind, options, h
     ("wrong", "hindrance"), [(_reversed, "gives other results with shared prompts"), (_broken, "(no such thing)")]
 )
 def test_a_model_that_answers_otherwise_is_read_plainly(wrong, hindrance, monkeypatch):
-    model = _model().eval()
+    model = small_model().eval()
     monkeypatch.setattr(shared_prompts, "pack", wrong)
     assert hindrance in share_prompts(model)
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_generation_and_saved_configurations_stay_as_they_were(tmp_path):
-    plain = _model().eval()
+    plain = small_model().eval()
     shared = copy.deepcopy(plain)
     assert share_prompts(shared) is None
-    ids, mask = _groups()
+    ids, mask = ragged_groups(SIZES, LENGTHS)
     options = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
     lists = [model.generate(input_ids=ids, attention_mask=mask, **options) for model in (plain, shared)]
     assert torch.equal(*lists)
@@ -141,10 +124,10 @@ def test_generation_and_saved_configurations_stay_as_they_were(tmp_path):
 
 
 def test_each_prompt_is_read_once():
-    model = _model().eval()
+    model = small_model().eval()
     seen = []
     model.model.embed_tokens.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numel()))
-    ids, mask = _groups((8, 8), (20, 20))
+    ids, mask = ragged_groups((8, 8), (20, 20))
     completion_states(model, ids, mask, WIDTH)
     assert share_prompts(model) is None
     completion_states(model, ids, mask, WIDTH)

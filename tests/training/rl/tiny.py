@@ -142,16 +142,21 @@ def score_again(trainer: GRPOTrainer, batch: dict[str, torch.Tensor]) -> tuple[t
     return ids, scored, trainer.model(input_ids=ids, attention_mask=mask).logits[:, -kept - 1 : -1]
 
 
+def answers(prompts: list, texts: list[str], trainer: GRPOTrainer) -> dict[str, list]:
+    """Return these completions of prompts as a rollout function does."""
+    encode = trainer._tokenizer
+    asked = [encode.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    return {"prompt_ids": encode(asked).input_ids, "completion_ids": encode(texts).input_ids, "logprobs": None}
+
+
 def given_rollouts(prompts: list, trainer: GRPOTrainer) -> dict[str, list]:
     """Return ragged completions that depend on the step and the row's place among those of all processes alone."""
-    tokenizer, first = trainer._tokenizer, trainer.accelerator.process_index * len(prompts)
-    completions = []
+    first, texts = trainer.accelerator.process_index * len(prompts), []
     for place in range(first, first + len(prompts)):
         draw = torch.Generator().manual_seed(1000 * trainer.state.global_step + place)
         chosen = torch.randint(0, len(LINES), (1 + place % 3,), generator=draw).tolist()
-        completions.append(tokenizer("\n".join(LINES[i] for i in chosen) + END).input_ids)
-    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
-    return {"prompt_ids": tokenizer(texts).input_ids, "completion_ids": completions, "logprobs": None}
+        texts.append("\n".join(LINES[i] for i in chosen) + END)
+    return answers(prompts, texts, trainer)
 
 
 def skip_compiling() -> None:
