@@ -197,9 +197,9 @@ def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
 def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
     whole = Evaluation.of_model
 
-    def prune(evaluation, model, *rest):
+    def prune(evaluation, model, *rest, **options):
         shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
-        return whole(evaluation, model, *rest)
+        return whole(evaluation, model, *rest, **options)
 
     monkeypatch.setattr(Evaluation, "of_model", prune)
     assert _evaluate(cli) == [(2, False), (5, False)]

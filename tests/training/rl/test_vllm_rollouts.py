@@ -19,8 +19,9 @@ class _Client:
     def get_server_info(self):
         return {"model_config": self._model}
 
-    def generate(self, prompts, n, generation_kwargs):
+    def generate(self, prompts, n, generation_kwargs, repetition_penalty):
         (prompt,) = prompts
+        generation_kwargs = {**generation_kwargs, "penalty": repetition_penalty}
         return {"prompt_ids": prompts, "asked": [(prompt[0], place, generation_kwargs) for place in range(n)]}
 
 
@@ -32,14 +33,20 @@ def _generation(*arguments):
 def test_each_prompt_is_a_request_with_its_own_seen_titles(tiny_model):
     constraint, generation = make_constraint(tiny_model), _generation([PROCESSOR])
     prompts = [[number] for number in range(100)]
-    constraint.begin(prompts, [{"seen_titles": [CATALOG.items[number % 2].title]} for number in range(100)])
+    rows = [{"seen_titles": [CATALOG.items[number % 2].title]} for number in range(100)]
+    rows[7] |= {"guided_items": [2, 3], "log_weights": [0.5, -1.0]}
+    constraint.begin(prompts, rows)
     constrain_requests(generation, constraint)
-    found = generation.vllm_client.generate(prompts=prompts, n=2, generation_kwargs={"seed": 1})
+    asked = {"n": 2, "generation_kwargs": {"seed": 1}, "repetition_penalty": 1.5}
+    found = generation.vllm_client.generate(prompts=prompts, **asked)
     assert found["prompt_ids"] == prompts
     for number, (prompt, place, options) in enumerate(found["asked"]):
         assert (prompt, place) == divmod(number, 2)
-        banned = [prompt % 2]
-        assert options == {"seed": 1, "vllm_xargs": {"catalog_list_length": 2, "catalog_list_banned": banned}}
+        expected = {"catalog_list_length": 2, "catalog_list_banned": [prompt % 2]}
+        if prompt == 7:  # the processor penalizes before it guides
+            expected |= {"catalog_list_weighted": [2, 3], "catalog_list_log_weights": [0.5, -1.0]}
+            expected["catalog_list_penalty"] = 1.5
+        assert options == {"seed": 1, "penalty": 1.0 if prompt == 7 else 1.5, "vllm_xargs": expected}
     assert generation.vllm_client.base_url == "http://gpu1:8000"
 
 
