@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from implicit.cpu.als import AlternatingLeastSquares
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
@@ -219,6 +218,8 @@ class Als:
     """
 
     def __init__(self, likes: sparse.csr_array, factors: int, regularization: float, alpha: float, seed: int):
+        from implicit.cpu.als import AlternatingLeastSquares  # noqa: PLC0415  (not in a registered model)
+
         with threadpool_limits(1, "blas"):  # as implicit recommends: its own threads call BLAS
             self._model = AlternatingLeastSquares(
                 factors, regularization, alpha, random_state=seed, num_threads=usable_cores()

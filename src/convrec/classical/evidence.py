@@ -139,6 +139,8 @@ class Evidence:
         summed similarities to the items that the prompt names as liked. `popularity`: how many people like an item.
         `without_own` leaves out what the prompt's person said and liked, `earlier` what is not of an earlier month.
         """
+        if not prompts:
+            return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
         found: dict[str, Scores] = {}
         if "neighbours" in kinds:
             nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
@@ -198,7 +200,9 @@ def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
 
 def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
     data, columns, starts, shape = (arrays[f"{name}.{part}"] for part in ("data", "columns", "starts", "shape"))
-    return sparse.csr_array((data, columns, starts), shape=tuple(shape.tolist()))
+    matrix = sparse.csr_array((data, columns, starts), shape=tuple(shape.tolist()))
+    matrix.check_format(full_check=True)  # a file may come from elsewhere
+    return matrix
 
 
 def _keys(catalog: Catalog) -> np.ndarray:

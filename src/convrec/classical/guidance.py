@@ -14,7 +14,7 @@ from convrec.classical.evidence import EVIDENCE, Evidence, largest
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.generation.constraint import Guide
+from convrec.generation.constraint import LARGEST_LOG, Guide
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
@@ -32,21 +32,28 @@ class Guidance:
     embedder: Mapping[str, Any]  # arguments of `make_embedder`
 
     @classmethod
-    def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
-        """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight."""
+    def load(
+        cls, folder: Path, catalog: Catalog, device: str = "cpu", trust_remote_code: bool = False
+    ) -> "Guidance | None":
+        """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight.
+
+        Whether the code of a sentence-transformers model may run is the caller's decision, not the file's.
+        """
         if not (folder / _SETTINGS).is_file():
             return None
         settings = json.loads((folder / _SETTINGS).read_text())
-        weights, embedder = settings["weights"], settings["embedder"]
+        weights, made = settings["weights"], settings["embedder"]
         if not any(weights.values()):
             return None
-        make: Callable[[], Embedder] = lambda: make_embedder([], **embedder)  # noqa: E731
+        embedder = {"name": made["name"], "revision": made.get("revision"), "trust_remote_code": trust_remote_code}
+        make: Callable[[], Embedder] = lambda: make_embedder([], **embedder, device=device)  # noqa: E731
         return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
 
     def save(self, folder: Path) -> None:
-        """Write the guidance to a folder."""
+        """Write the guidance to a folder; without weights, nothing that people said or liked."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.evidence.save(folder / _EVIDENCE)
+        if any(self.weights.values()):
+            self.evidence.save(folder / _EVIDENCE)
         settings = {"weights": dict(self.weights), "embedder": dict(self.embedder)}
         (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
@@ -65,9 +72,9 @@ class Guidance:
         return as_log_weights(total, self.evidence.kept)
 
 
-def load_guide(folder: Path | None, catalog: Catalog, device: str = "cpu") -> Guide | None:
+def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guide | None:
     """Return the function that guides lists by the guidance in a folder, None where there is none."""
-    guidance = None if folder is None else Guidance.load(folder, catalog, device)
+    guidance = None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
     return None if guidance is None else guidance.log_weights
 
 
@@ -77,5 +84,6 @@ def as_log_weights(scores: WeightedSum, kept: int) -> list[dict[int, float]]:
     for _, block in scores.blocks(max(1, _CELLS // scores.shape[1])):
         rows: sparse.csr_array = largest(block.cpu().numpy().astype(np.float64), kept)
         for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-            found.append(dict(zip(rows.indices[start:end].tolist(), rows.data[start:end].tolist(), strict=True)))
+            logs = np.minimum(rows.data[start:end], LARGEST_LOG)
+            found.append(dict(zip(rows.indices[start:end].tolist(), logs.tolist(), strict=True)))
     return found

@@ -19,8 +19,8 @@ _BLOCK = 256  # prompts per block, whose similarities to all training conversati
 
 
 def _words(row: Row) -> str:
-    """Return the text of a conversation without roles, which all conversations share."""
-    return "\n".join(message["content"] for message in row["messages"])
+    """Return the text of a conversation without roles and without a system's message, which all conversations share."""
+    return "\n".join(message["content"] for message in row["messages"] if message["role"] != "system")
 
 
 class _Conversation(NamedTuple):

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BLUE, GREY, LINES, PALE, PURPLE, VERMILLION, curve, dots, errors, figure, lines
-from convrec.evaluation.systems import CONSTRAINED
+from convrec.evaluation.systems import CONSTRAINED, free_system
 
 PLOTS = ("popularity", "sft", "reward", "reward_by_rank", "validation")  # the curves of the stages that are drawn
 DEMONSTRATION_STEPS = {
@@ -123,7 +123,7 @@ def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], me
     colors = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
     traces = []
     for place, key in enumerate(keys):
-        color = colors.get(key.removesuffix(CONSTRAINED), GREY)
+        color = colors.get(free_system(key), GREY)
         symbol = "circle" if key.endswith(CONSTRAINED) else "circle-open"
         scores = evaluation[key]
         intervals = pd.DataFrame([{"mean": scores[metric], **scores["intervals"][metric]}])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.systems import BASELINES, CONSTRAINED, system_names
+from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED, system_names
 
 
 class Fact(NamedTuple):
@@ -103,6 +103,9 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
     if len(ahead) > 1:
         names = ", ".join(systems[key] for key in ahead)
         sentences.append(f"{len(ahead)} baselines score higher: {names}.")
-    if (gain := gains.get(f"{ours}_over_rank_grpo")) and gain["low"] > 0:
+    bound = "rank_grpo" + UNGUIDED if "rank_grpo" + UNGUIDED in evaluation else ours
+    if (gain := gains.get(f"{ours}_over_{bound}")) and gain["low"] > 0:
+        sentences.append(f"Without guidance, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
+    if (gain := gains.get(f"{bound}_over_rank_grpo")) and gain["low"] > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
     return sentences

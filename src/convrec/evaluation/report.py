@@ -15,7 +15,15 @@ from convrec.evaluation.figures import (
 from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
-from convrec.evaluation.systems import CONSTRAINED, SYSTEMS, settings_words, system_names, system_pair
+from convrec.evaluation.systems import (
+    CONSTRAINED,
+    SYSTEMS,
+    UNGUIDED,
+    free_system,
+    settings_words,
+    system_names,
+    system_pair,
+)
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
@@ -63,11 +71,12 @@ def render_report(
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
     start = SYSTEMS.get(start, start)
     systems = system_names(evaluation)
-    models = [key for key in systems if key.removesuffix(CONSTRAINED) in MODELS]
-    pairs = {key: key + CONSTRAINED for key in systems if key + CONSTRAINED in systems}
+    models = [key for key in systems if free_system(key) in MODELS]
+    bound = {key: [key + end for end in (UNGUIDED, CONSTRAINED) if key + end in systems] for key in systems}
+    pairs = {key: found[0] for key, found in bound.items() if found}
     gains = {system_pair(key): gain for key, gain in evaluation[f"paired_{headline}"].items()}
-    # a system that is compared only with its own free version has no column
-    ones = dict.fromkeys(one for one, other in gains if one != other + CONSTRAINED)
+    # a system that is compared only with its own other lists has no column
+    ones = dict.fromkeys(one for one, other in gains if free_system(one) != free_system(other))
     batch = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     return render_page(
         "report.html.j2",

@@ -28,6 +28,11 @@ CONSTRAINED = (
 UNGUIDED = "_unguided"  # key suffix of its constrained lists without the guidance
 
 
+def free_system(key: str) -> str:
+    """Return the key of the system whose lists are constrained or guided, or the same key."""
+    return key.removesuffix(CONSTRAINED).removesuffix(UNGUIDED)
+
+
 def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
     """Return every evaluated system's name by key: known systems first, free lists before constrained ones."""
     known = list(SYSTEMS)

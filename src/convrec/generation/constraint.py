@@ -37,7 +37,7 @@ _START = (DONE, FIRST_AND_LAST, FIRST_OF_MORE)  # the root of a list by the line
 _NEXT = (DONE, LATER_AND_LAST, LATER_OF_MORE)
 
 _TOKEN = 2**32 - 1  # of a key: the token
-_MOST = 100  # the largest logarithm of an item's weight
+LARGEST_LOG = 100  # of an item's weight
 
 
 @dataclass(frozen=True)
@@ -199,10 +199,10 @@ class CatalogTrie:
         given = request.log_weights
         order = np.argsort(np.fromiter(given.keys(), np.int64, len(given)))
         values = np.fromiter(given.values(), np.float64, len(given))[order]
-        wrong = values[~(np.abs(values) <= _MOST)]
+        wrong = values[~(np.abs(values) <= LARGEST_LOG)]
         if len(wrong):
             raise InputError(
-                f"log_weights: {wrong[0]} is not between -{_MOST} and {_MOST}; lower the evidence's weight"
+                f"log_weights: {wrong[0]} is not between -{LARGEST_LOG} and {LARGEST_LOG}; lower the evidence's weight"
             )
         return self._indices(given.keys(), "log_weights"), values
 

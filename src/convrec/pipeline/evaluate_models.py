@@ -74,13 +74,11 @@ def evaluate_models(
 def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]:
     """Return a model's folder, its list settings and its guidance; a registered version has its own.
 
-    The guidance of the project guides the models of its folder `models/`.
+    The guidance of the project guides all other models.
     """
     trust = params.base_model.trust_remote_code
     if not name.startswith("models:/"):
-        folder, paths = find_model(name, "--model", trust), Paths()
-        is_own = folder.absolute().parent == paths.model("sft").absolute().parent
-        return folder, ListSettings(**params.list_settings()), paths.guidance if is_own else None
+        return find_model(name, "--model", trust), ListSettings(**params.list_settings()), Paths().guidance
     version = download_version(name)
     check_model(version.checkpoint, f"--model {name}", trust)
     return version.checkpoint, version.settings, version.guidance

@@ -14,7 +14,7 @@ from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
 from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_facts, version_tags
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
-CHECKPOINT_TAG = "checkpoint.md5"
+CHECKPOINT_TAG, GUIDANCE_TAG = "checkpoint.md5", "guidance.md5"
 TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
 _DIGITS = 8  # of a hash in a tag
 
@@ -34,6 +34,7 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
     score = {"mean": metrics[system][headline], **metrics[system]["intervals"][headline]}
     tags = {
         CHECKPOINT_TAG: checkpoint_digest(paths.model(stage)),
+        GUIDANCE_TAG: " ".join(file_md5(path) for path in sorted(paths.guidance.glob("*"))),
         "profile": params.common.profile,
         "algorithm": params.rank_grpo.algorithm if stage == "rank_grpo" else stage,
         "base_model": params.base_model.name,

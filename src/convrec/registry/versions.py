@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
-from convrec.registry.model_card import CHECKPOINT_TAG, MAX_DESCRIPTION, describe_version
+from convrec.registry.model_card import CHECKPOINT_TAG, GUIDANCE_TAG, MAX_DESCRIPTION, describe_version
 from convrec.registry.tracking import PARENT_TAG, connect, git_state
 from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 MODEL_NAME = "convrec-recommender"
 CHALLENGER, CHAMPION = "challenger", "champion"
 _PACKAGE = Path(__file__).parents[1]
-_REQUIRED = ("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml")  # packages of the pyfunc
+_REQUIRED = (  # packages of the pyfunc
+    *("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml"),
+    *("safetensors", "scikit-learn", "scipy", "threadpoolctl"),
+)
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
 
@@ -103,7 +106,8 @@ def model_signature() -> ModelSignature:
 
 
 def register(params: Params, paths: Paths, parent_run: str | None, stage: str = "rank_grpo") -> ModelVersion:
-    """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights.
+    """Register the checkpoint of a training stage as a version with the alias `challenger`, once for the same weights
+    and guidance.
 
     The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
     Its run has the versions of the data and the results of the evaluation. Raises `InputError` if the checkpoint or its
@@ -114,7 +118,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     _require_files(paths, stage)
     tags, card = describe_version(params, paths, stage)
     versions = all_versions(client)
-    same = (one for one in versions if one.tags.get(CHECKPOINT_TAG) == tags[CHECKPOINT_TAG])
+    made_of = (CHECKPOINT_TAG, GUIDANCE_TAG)
+    same = (one for one in versions if all(one.tags.get(name) == tags[name] for name in made_of))
     made = next(same, None) or _log_version(client, experiment, params, paths, stage, parent_run, tags, card)
     # An earlier registration may have been interrupted before it set the card or the alias.
     if not made.description:

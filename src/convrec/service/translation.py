@@ -77,7 +77,7 @@ class Translator:
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
         self._prompts, self._guide = settings.prompts(tokenizer), guide
-        self.lock = threading.Lock()  # around the tokenizer, which cannot be used by two threads at once
+        self.lock = threading.Lock()  # around tokenizers, which cannot be used by two threads at once
 
     def prepare(
         self,
@@ -100,11 +100,11 @@ class Translator:
             for messages in turns
         ]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
-        if self._guide is not None:
-            rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
-            weighted = zip(requests, self._guide(rows), strict=True)
-            requests = [replace(request, log_weights=weights) for request, weights in weighted]
         with self.lock:
+            if self._guide is not None:
+                rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
+                weighted = zip(requests, self._guide(rows), strict=True)
+                requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
         return [Prepared(*parts) for parts in zip(turns, prompts, requests, strict=True)]

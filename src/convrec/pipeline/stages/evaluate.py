@@ -35,6 +35,7 @@ COMPARED = [
     ("rank_grpo", "sft"),
     ("rank_grpo" + CONSTRAINED, "sft" + CONSTRAINED),
     *((system + CONSTRAINED, system + end) for system in ("sft", "rank_grpo") for end in ("", UNGUIDED)),
+    *((system + UNGUIDED, system) for system in ("sft", "rank_grpo")),
 ]
 
 
@@ -44,7 +45,13 @@ def _system_lists(
     """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
-    guidance = Guidance.load(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
+    guidance = (
+        Guidance.load(
+            paths.guidance, evaluation.catalog, trust_remote_code=params.demonstrations.embedder.trust_remote_code
+        )
+        if params.evaluate.constrained
+        else None
+    )
     guide = guidance.log_weights if guidance else None
     for model, system in SYSTEM_OF_MODEL.items():
         kinds: dict[str, Guide | None] = {"": None}

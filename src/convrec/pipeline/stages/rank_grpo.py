@@ -129,7 +129,11 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
+    guidance = (
+        Guidance.load(paths.guidance, catalog, trust_remote_code=params.demonstrations.embedder.trust_remote_code)
+        if config.constrained and config.guided
+        else None
+    )
     dataset = _dataset(params, paths, prompts, guidance)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)

@@ -1,7 +1,6 @@
 """The catalog constraint in rollouts, and in the log-probabilities of their tokens."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ class RolloutConstraint:
         self._allowed: dict[tuple[bytes, bytes], AllowedTokens] = {}  # by prompt and completion
 
     def begin(self, prompts: Sequence[Sequence[int]], rows: Iterable[Row]) -> None:
-        """Replace the prompts by these; equal prompts share the union of their seen titles, and the first's guidance.
+        """Replace the prompts by these; equal prompts share the union of their seen titles and the least weights.
 
         A row has `seen_titles`, and perhaps the `guided_items` with their `log_weights`. Raises `InputError` if too few
         items are left for a prompt.
@@ -35,11 +34,12 @@ class RolloutConstraint:
         requests: dict[bytes, ListRequest] = {}
         for prompt, row in zip(prompts, rows, strict=True):
             key, banned = _key(prompt), self.catalog.indices_of_titles(row["seen_titles"])
-            if key in requests:
-                requests[key] = replace(requests[key], banned={*requests[key].banned, *banned})
-            else:
-                weights = dict(zip(row.get("guided_items") or (), row.get("log_weights") or (), strict=True))
-                requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
+            weights = dict(zip(row.get("guided_items") or (), row.get("log_weights") or (), strict=True))
+            if key in requests:  # of two people, whose own likes are left out of one guidance each
+                others = requests[key].log_weights
+                weights = {item: min(weights[item], others[item]) for item in weights.keys() & others.keys()}
+                banned |= set(requests[key].banned)
+            requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
         self._requests = requests
         self._allowed = {}
         self.trie.check(self._requests.values())

@@ -44,6 +44,7 @@ def sampled_log_probs(
     scores = _penalized(logits, input_ids, penalty, attention_mask) if penalty != 1 else logits
     if guidance is not None:
         places, values = guidance
+        scores = scores.float() if scores.dtype.itemsize < 4 else scores  # as rollouts add it
         scores = scores.flatten().index_add(0, places, values.to(scores.dtype)).view_as(scores)
     scores = scores / temperature if temperature != 1 else scores
     if allowed is not None:
