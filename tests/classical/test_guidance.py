@@ -1,6 +1,9 @@
+import json
+
 import numpy as np
 import pytest
 
+from convrec.classical import guidance
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.guidance import Guidance
@@ -23,12 +26,12 @@ def _guidance(catalog, weights, kept=3):
 
 
 def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
-    guidance = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
-    guidance.save(tmp_path)
+    made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
+    made.save(tmp_path)
     again = Guidance.load(tmp_path, catalog)
     for options in ({}, {"without_own": True}, {"without_own": True, "earlier": True}):
         found = again.log_weights(ASKED, **options)
-        assert found == guidance.log_weights(ASKED, **options) and any(found), options
+        assert found == made.log_weights(ASKED, **options) and any(found), options
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not [word for word in (b"heist", b"police", b"desert", b"ann", b"bob") if word in content]
 
@@ -42,9 +45,10 @@ def test_the_best_items_of_the_sum_have_weights_above_all_others(catalog):
 
 @pytest.mark.parametrize("weights", [{}, dict.fromkeys(EVIDENCE, 0.0)])
 def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
-    guidance = _guidance(catalog, weights)
-    assert guidance.log_weights(ASKED) == [{}, {}, {}]
-    guidance.save(tmp_path)
+    made = _guidance(catalog, weights)
+    assert made.log_weights(ASKED) == [{}, {}, {}]
+    made.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["guidance.json"], "no likes of people"
     assert Guidance.load(tmp_path, catalog) is None is Guidance.load(tmp_path / "nowhere", catalog)
 
 
@@ -57,6 +61,20 @@ def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_pat
     for options in ({}, {"without_own": True, "earlier": True}):
         found = Guidance.load(tmp_path, other).log_weights(ASKED, **options)
         assert found == _guidance(other, weights).log_weights(ASKED, **options)
+
+
+def test_a_file_does_not_decide_that_foreign_code_runs(catalog, tmp_path, monkeypatch):
+    _guidance(catalog, {"neighbours": 1.0}).save(tmp_path)
+    settings = tmp_path / "guidance.json"
+    hostile = {"name": "evil/repo", "trust_remote_code": True, "device": "cuda"}
+    settings.write_text(json.dumps({"weights": {"neighbours": 1.0}, "embedder": hostile}))
+    asked = []
+    monkeypatch.setattr(Evidence, "load", lambda path, catalog, make, device: asked.append(make))
+    monkeypatch.setattr(guidance, "make_embedder", lambda texts, **options: asked.append(options))
+    for trust in (False, True):
+        Guidance.load(tmp_path, catalog, trust_remote_code=trust)
+        asked.pop()()
+        assert asked.pop() == {"name": "evil/repo", "revision": None, "trust_remote_code": trust, "device": "cpu"}
 
 
 def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):

@@ -54,7 +54,7 @@ class TfidfEmbedder:
     """TF-IDF over the terms of texts (see `_terms`), fitted on the given ones; needs no model.
 
     If none of these texts has a term, as with titles that are stop words or emoji alone, words and signs count.
-    It knows terms by their hashes, so that the words of conversations cannot be read from it.
+    It knows terms by their hashes, so that a saved one does not show the words of conversations.
     """
 
     def __init__(self, texts: Sequence[str]):

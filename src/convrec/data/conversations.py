@@ -58,7 +58,7 @@ def person_of(row: Row) -> str:
 
 
 def person_key(row: Row) -> int:
-    """Return a number for the person of a row, from which the name cannot be read: 63 bits of a hash."""
+    """Return a number for the person of a row: 63 bits of a hash of the name, which can only be guessed."""
     return int.from_bytes(hashlib.blake2b(person_of(row).encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -214,7 +214,8 @@ def compare_algorithms(
     _require_made(sft=start)
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
-    guide = load_guide(paths.guidance, evaluation.catalog) if constrained else None
+    trust_embedder = params.demonstrations.embedder.trust_remote_code
+    guide = load_guide(paths.guidance, evaluation.catalog, trust_embedder) if constrained else None
     inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
     scored = {"comparison": list(evaluation.rows)}
     experiment = Experiment("compare", "rank_grpo", inputs, scored, evaluation, constrained, guide, paths)

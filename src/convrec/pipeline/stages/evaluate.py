@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.guidance import Guidance
+from convrec.classical.guidance import load_guide
 from convrec.data.conversations import read_rows, write_rows
 from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
@@ -45,14 +45,8 @@ def _system_lists(
     """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
-    guidance = (
-        Guidance.load(
-            paths.guidance, evaluation.catalog, trust_remote_code=params.demonstrations.embedder.trust_remote_code
-        )
-        if params.evaluate.constrained
-        else None
-    )
-    guide = guidance.log_weights if guidance else None
+    trust = params.demonstrations.embedder.trust_remote_code
+    guide = load_guide(paths.guidance, evaluation.catalog, trust) if params.evaluate.constrained else None
     for model, system in SYSTEM_OF_MODEL.items():
         kinds: dict[str, Guide | None] = {"": None}
         if params.evaluate.constrained and system != "zero_shot":

@@ -18,7 +18,7 @@ from convrec.registry.tracking import Run, metric_values
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write the evidence and its weights, 0 where they do not gain, or no list is constrained, or there are no prompts."""
+    """Write the evidence and its weights: 0 where they do not gain, without prompts, and if no list is constrained."""
     config, device = params.guidance, pick_device(params.common.device)
     is_used = params.evaluate.constrained or params.rank_grpo.constrained
     options = {**params.evaluation(), "max_prompts": config.fit_prompts if is_used else 0}

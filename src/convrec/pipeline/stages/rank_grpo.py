@@ -129,11 +129,9 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    guidance = (
-        Guidance.load(paths.guidance, catalog, trust_remote_code=params.demonstrations.embedder.trust_remote_code)
-        if config.constrained and config.guided
-        else None
-    )
+    trust_embedder = params.demonstrations.embedder.trust_remote_code
+    guidance = Guidance.load(paths.guidance, catalog, trust_remote_code=trust_embedder)
+    guidance = guidance if config.constrained and config.guided else None
     dataset = _dataset(params, paths, prompts, guidance)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
@@ -205,7 +203,8 @@ def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) ->
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     start = start or find_start(params, paths)
     given = [Path(start)] if Path(start).is_dir() else []
-    inputs = [*given, paths.split("train"), paths.catalog, *sorted(paths.guidance.glob("*"))]
+    guidance = paths.guidance.glob("*") if params.rank_grpo.constrained and params.rank_grpo.guided else ()
+    inputs = [*given, paths.split("train"), paths.catalog, *sorted(guidance)]
     parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
     parameters["repetition_penalty"] = params.common.repetition_penalty
     return training_folder("rank_grpo", parameters, inputs)

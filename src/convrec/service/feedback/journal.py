@@ -32,7 +32,7 @@ _RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fi
 
 
 class Journal:
-    """A file of answers and events; this process has it locked until `close` or `remove`."""
+    """A file of answers and events; this process has it locked until `close`."""
 
     def __init__(self, path: Path, descriptor: int):
         self.path, self._descriptor = path, descriptor
