@@ -55,7 +55,7 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     tags = version.tags
     assert tags["test.ndcg_at_4"] == "0.6000 [0.5000, 0.7000]", "as it is served"
     assert tags["algorithm"] == "rank_grpo" and tags["checkpoint.md5"] == checkpoint_digest(paths.model("rank_grpo"))
-    assert tags["parent"] == f"sft {checkpoint_digest(paths.model('sft'))[:8]}" and len(tags) == 8
+    assert tags["parent"] == f"sft {checkpoint_digest(paths.model('sft'))[:8]}" and len(tags) == 9
     assert mlflow.artifacts.load_dict(f"runs:/{version.run_id}/evaluate.json") == metrics
 
     folder = tmp_path / "fetched"
