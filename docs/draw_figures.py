@@ -24,6 +24,7 @@ TABLE = re.compile(r"(<!-- demo table -->\n).*?(<!-- end of demo table -->)", re
 NAMES = {
     "oracle": "Oracle (knows the simulated tastes)",
     "rank_grpo_constrained": "Rank-GRPO",
+    "fusion": "Fusion",
     "neighbours": "Neighbours",
     "item_knn": "Item-kNN",
     "ease": "EASE",
@@ -32,7 +33,7 @@ NAMES = {
     "popularity": "Popularity",
 }
 OURS = ("rank_grpo_constrained", "sft_constrained")
-IN_TABLE = ("rank_grpo_constrained", "sft_constrained", "neighbours", "item_knn", "popularity", "oracle")
+IN_TABLE = ("rank_grpo_constrained", "sft_constrained", "fusion", "neighbours", "item_knn", "popularity", "oracle")
 THEMES = {
     "light": {"ink": "#1f2328", "muted": "#8c959f", "ours": "#0b6bcb"},
     "dark": {"ink": "#e6edf3", "muted": "#768390", "ours": "#58a6ff"},
