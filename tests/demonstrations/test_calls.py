@@ -36,7 +36,7 @@ def test_a_file_of_an_earlier_version_is_read_and_calls_without_an_answer_are_ma
             database.execute("UPDATE calls SET answer = NULL, cost = 0.25")
         assert store.get(FIRST) is None and store.spent() == Spent(0, 10, 20)
         store.put(FIRST, ChatAnswer("again", "stop", 1, 2))
-        assert store.get(FIRST).text == "again"
+        assert store.get(FIRST).text == "again" and store.spent() == Spent(1, 11, 22)
 
 
 def test_a_new_file_is_made_by_many_at_once(tmp_path):

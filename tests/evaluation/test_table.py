@@ -37,3 +37,8 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
 def test_there_must_be_an_evaluation(tmp_path):
     with pytest.raises(InputError, match="no evaluation yet"):
         print_results(Paths(tmp_path))
+    file = Paths(tmp_path).results("evaluate")
+    write_json(file, {})
+    file.write_text(file.read_text()[:1])
+    with pytest.raises(InputError, match=f"{file}: not JSON .*; remove it, and make it again"):
+        print_results(Paths(tmp_path))

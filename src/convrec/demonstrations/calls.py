@@ -22,7 +22,14 @@ CREATE TABLE IF NOT EXISTS calls (
     cost REAL NOT NULL DEFAULT 0,
     created TEXT NOT NULL
 )"""
-_PUT = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, 0, ?)"
+# The first answer is kept; the tokens of all calls add up.
+_PUT = """
+INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, 0, ?)
+ON CONFLICT (key) DO UPDATE SET
+    answer = coalesce(answer, excluded.answer),
+    finish_reason = iif(answer IS NULL, excluded.finish_reason, finish_reason),
+    prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+    completion_tokens = completion_tokens + excluded.completion_tokens"""
 _GET = """
 SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ? AND answer IS NOT NULL"""
 _SPENT = """

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.project.atomic import write_text
+from convrec.project.errors import InputError
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -16,8 +17,11 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file that a stage wrote."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Return the object of a JSON file that a stage wrote. Raises `InputError` if it is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}); remove it, and make it again with `dvc repro`") from None
 
 
 def write_plot(path: Path, rows: Iterable[dict[str, Any]]) -> None:

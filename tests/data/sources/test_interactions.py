@@ -18,6 +18,7 @@ from convrec.data.conversations import named_titles, truths
 from convrec.data.matching import relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
+from convrec.data.sources import interactions
 from convrec.data.sources.interactions import (
     Sizes,
     Templates,
@@ -204,6 +205,24 @@ def test_every_template_is_used_and_what_is_not_known_leaves_its_brackets_out():
             text = text.replace("{B} [x]", "B")
             assert not any(wrong in text for wrong in ("[", "]", "{", "}", "  ", " ,", " .", "..", "movie", "User:"))
         assert len(texts) >= (14 if not disliked else 20)
+
+
+def test_blank_lines_between_templates_may_have_spaces(tmp_path, monkeypatch):
+    file = tmp_path / "histories.txt"
+    monkeypatch.setattr(interactions, "TEMPLATES", file)
+    file.write_text("# A comment.\n\n \n\nUser: A {liked}\n\n\n \t\n\nUser: A {liked}\nAssistant: x\nUser: y\n \n")
+    templates = Templates("game", "games")
+    texts = {templates.write(["Chess"], [], [], np.random.default_rng(n))[0]["content"] for n in range(40)}
+    assert texts == {"A Chess"}
+
+
+@pytest.mark.parametrize("wrong", ["{likd}", "[Not {dislikd}.]", "{liked", "liked}", "{}", "{liked.x}"])
+def test_a_template_with_a_wrong_word_or_brace_is_told(tmp_path, monkeypatch, wrong):
+    file = tmp_path / "histories.txt"
+    monkeypatch.setattr(interactions, "TEMPLATES", file)
+    file.write_text(f"User: {{liked}}\n\nUser: more like {{liked}} {wrong}\n")
+    with pytest.raises(InputError, match=f"{file}: 'User: more like {{liked}} .*' is no template .*; correct it"):
+        Templates("game", "games")
 
 
 def test_the_most_common_genres():

@@ -45,6 +45,6 @@ def test_a_profile_that_is_not_there_is_told(tmp_path):
 
 @pytest.mark.parametrize("setting", ["data.pth=x", "data.path", "common.seed=many"])
 def test_bad_settings_change_nothing(project, setting):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="^profile embedded: common.seed|^--set data"):
         profiles.apply_profile("embedded", [setting])
     assert not (project / "params.yaml").exists()

@@ -100,7 +100,7 @@ def test_recording_does_not_wait_for_a_server_that_never_answers(project, monkey
         run.close("FINISHED")
         assert run._delivery.is_alive() and "buffered in" in caplog.text
         run.log_text("too late", "b.txt")
-        assert len((project / FOLDER / "r1.jsonl").read_bytes().splitlines()) == 1 + 202
+        assert len((project / FOLDER / "r1.jsonl").read_bytes().split()) == 1 + 202
         assert list(upload_left(project)) == [], "the sender is at work"
         connection.close()
     run._delivery.join(20)
@@ -123,7 +123,7 @@ def test_a_damaged_journal_delays_no_other(project, client, caplog):
 def test_a_line_that_is_still_being_written_is_read_whole(project, client, monkeypatch):
     made = _new(project)
     made.append("metrics", step=0, metrics={"loss": 1.0})
-    line = made.path.read_bytes().splitlines(keepends=True)[1]
+    line = made.path.read_bytes().splitlines(keepends=True)[2]
     sending = Delivery(made.path, "http://x")
 
     class Growing(io.BytesIO):
@@ -159,6 +159,31 @@ def test_an_artifact_is_copied_and_one_that_cannot_be_stops_nothing(project, cli
     made.close()
     list(upload_left(project))
     assert client.sent[0] == "table.csv: first" and "is not recorded" in caplog.text and _left(project) == []
+
+
+def test_a_record_that_a_full_disk_cuts_short_damages_no_other(project, client, monkeypatch, caplog):
+    made = _new(project)
+    assert made.path.stat().st_mode & 0o777 == 0o600
+
+    class Full:
+        closed = False
+
+        def __init__(self, file):
+            self._file = file
+
+        def write(self, data):
+            return self._file.write(data[:20])
+
+    with monkeypatch.context() as full:
+        full.setattr(made, "_file", Full(made._file))
+        made.append("metrics", step=0, metrics={"loss": 1.0})
+    for step in (1, 2):
+        made.append("metrics", step=step, metrics={"loss": 1.0})
+    made.append("status", status="FINISHED")
+    made.close()
+    ((text, is_waiting),) = upload_left(project)
+    assert client.sent == ["loss 1", "loss 2", "FINISHED"] and not is_waiting
+    assert "sent; 1 refused" in text and "the disk is full" in caplog.text
 
 
 def test_a_full_disk_stops_nothing(project, client, monkeypatch, caplog):

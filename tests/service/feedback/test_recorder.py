@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from convrec.project.errors import InputError
+from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback import Shown, recorder
 from convrec.service.feedback.journal import REFUSED
 from convrec.service.feedback.recorder import FeedbackRecorder
@@ -34,6 +34,52 @@ def test_answers_and_events_reach_the_database(recording, store, now_answer, fol
     recording.close()
     assert list(folder.iterdir()) == []
     assert not recording.add_answer(now_answer("heat"))
+
+
+def test_the_journal_stays_small_while_records_keep_arriving(folder, url, store, now_answer, monkeypatch):
+    """Each delivery finds that another answer was added meanwhile, until 200 of them have been."""
+    monkeypatch.setattr(recorder, "_MAX_JOURNAL", 4000)
+    added = [now_answer("heat") for _ in range(201)]
+    delivered, sizes, write, rest = [], [], recorder.FeedbackStore.write, iter(added)
+
+    def slow(self, answers, events):
+        write(self, answers, events)
+        delivered.extend(one.answer_id for one in answers)
+        sizes.append(sum(path.stat().st_size for path in folder.glob("*.journal")))
+        if another := next(rest, None):
+            recording.add_answer(another)
+
+    monkeypatch.setattr(recorder.FeedbackStore, "write", slow)
+    monkeypatch.setattr(recorder, "_LINGER", 0.001)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(next(rest))
+        until(lambda: len(delivered) == len(added) and recording.backlog == 0)
+    assert max(sizes) < 2 * 4000
+    assert delivered == [one.answer_id for one in added] and store.counts()["answers"] == len(added)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_journal_whose_replacement_fails_is_delivered_later(folder, url, store, now_answer, monkeypatch):
+    """The database goes away after the journal was replaced and before its last record was delivered."""
+    monkeypatch.setattr(recorder, "_MAX_JOURNAL", 0)
+    added, calls, write = [now_answer("heat") for _ in range(3)], [], recorder.FeedbackStore.write
+
+    def fail_once(self, answers, events):
+        calls.append(answers)
+        if len(calls) == 2:
+            raise Unavailable("away")
+        write(self, answers, events)
+        if len(calls) == 1:
+            recording.add_answer(added[1])
+
+    monkeypatch.setattr(recorder.FeedbackStore, "write", fail_once)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(added[0])
+        until(lambda: len(calls) >= 3 and recording.last_error is None)
+        recording.add_answer(added[2])
+        until(lambda: recording.backlog == 0)
+    assert sorted(store.answers()["answer_id"]) == sorted(one.answer_id for one in added)
+    assert list(folder.iterdir()) == []
 
 
 def test_conversations_are_left_out_or_stored_without_secrets(folder, url, store, now_answer, monkeypatch):

@@ -202,13 +202,22 @@ def user_rng(seed: int, user: str) -> np.random.Generator:
 
 
 class Templates:
-    """The conversations of histories.txt; `item` and `items` are the words of the domain."""
+    """The conversations of histories.txt; `item` and `items` are the words of the domain.
+
+    Raises `InputError` for an unknown word in braces, or a brace without its other one.
+    """
 
     def __init__(self, item: str, items: str):
         self._domain = {"item": item, "items": items}
         lines = TEMPLATES.read_text(encoding="utf-8").splitlines()
         text = "\n".join(line for line in lines if not line.startswith("#"))
-        self._templates = text.strip().split("\n\n")
+        self._templates = re.split(r"\n(?:[^\S\n]*\n)+", text.strip())
+        for template in self._templates:
+            try:
+                _OPTION.sub(r"\1", template).format(liked="", disliked="", genres="", **self._domain)
+            except (LookupError, ValueError, AttributeError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise InputError(f"{TEMPLATES}: {template!r:.200} is no template ({reason}); correct it") from None
 
     def write(
         self, liked: Sequence[str], disliked: Sequence[str], genres: Sequence[str], rng: np.random.Generator

@@ -63,7 +63,7 @@ def _set(params: Any, settings: list[str]) -> None:
 
 def apply_profile(name: str, settings: list[str]) -> str:
     """Write the profile to params.yaml, keep a different one beside it, and return a message with the changes."""
-    if _write(compose(name, settings)):
+    if _write(compose(name, settings), f"profile {name}"):
         return f"params.yaml is now profile {name}; the one before is in {PREVIOUS}"
     return f"params.yaml is profile {name} already"
 
@@ -72,11 +72,11 @@ def change_params(settings: list[str]) -> str:
     """Change params.yaml by `KEY=VALUE`, comments kept, and return a message. Raises `InputError` as `compose` does."""
     params = read_yaml(TARGET, keep_comments=True)
     _set(params, settings)
-    _write(params)
+    _write(params, str(TARGET))
     return f"params.yaml has {', '.join(settings)}"
 
 
-def _write(params: Any) -> bool:
+def _write(params: Any, source: str) -> bool:
     """Write params.yaml if the parameters are allowed, keeping a different one beside it; tell whether it changed."""
     yaml, stream = YAML(), io.StringIO()
     yaml.width = 110
@@ -85,7 +85,7 @@ def _write(params: Any) -> bool:
     )
     yaml.dump(params, stream)
     text = stream.getvalue()
-    parse_params(parse_yaml(text, str(TARGET)), str(TARGET))
+    parse_params(parse_yaml(text, source), source)
     before = TARGET.read_text(encoding="utf-8") if TARGET.exists() else None
     if before is not None and before != text:
         write_text(PREVIOUS, before)

@@ -1,9 +1,9 @@
 """The journal of a run: one JSON-lines file that buffers the run's records on disk until MLflow has them.
 
 The first line of `RUN_ID.jsonl` names the run, each further line is one record with its time, and `RUN_ID.files/` has
-copies of artifacts. The run's process holds a lock on the file and sends it in the background. The next process that
-starts sends the journals of processes that ended, from their beginning. Sending a record twice is safe: MLflow stores
-the same metric point once, and other records overwrite themselves.
+copies of artifacts. Empty lines are skipped. The run's process holds a lock on the file and sends it in the background.
+The next process that starts sends the journals of processes that ended, from their beginning. Sending a record twice is
+safe: MLflow stores the same metric point once, and other records overwrite themselves.
 """
 
 import fcntl
@@ -68,9 +68,9 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self.path, hidden = folder / f"{about.run_id}.jsonl", folder / f".{about.run_id}.jsonl"
         self._redact, self._numbers = redactor(), count(1)
-        self._file = hidden.open("xb", buffering=0)
+        self._file = os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
         fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._file.write(orjson.dumps(about) + b"\n")
+        self._write(orjson.dumps(about))
         hidden.rename(self.path)
 
     def append(self, kind: str, **fields: Any) -> None:
@@ -79,9 +79,14 @@ class Journal:
             return
         record = {"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)}
         try:
-            self._file.write(orjson.dumps(record) + b"\n")
+            # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
+            self._write(b"\n" + orjson.dumps(record))
         except OSError as error:
             logger.error("a record (%s) cannot be written to %s (%s); it is lost", kind, self.path, error)
+
+    def _write(self, line: bytes) -> None:
+        if self._file.write(line + b"\n") <= len(line):
+            raise OSError("the disk is full")
 
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`. After `close`, do nothing."""
@@ -189,7 +194,8 @@ class Delivery(threading.Thread):
                 if not line.endswith(b"\n"):  # it is being written: the next call reads it whole
                     return
                 end += len(line)
-                yield _parse(line) | {"end": end}
+                if line != b"\n":
+                    yield _parse(line) | {"end": end}
 
     def _offer(self, records: list[Record]) -> None:
         """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""

@@ -43,10 +43,8 @@ def connect(root: Path = Path()) -> str:
         os.environ.setdefault(variable, value)
     uri, name, location = tracking_uri(root), os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT), None
     if uri.startswith("http") and "@" in uri:
-        raise InputError(
-            f"{URI_VARIABLE} = {shown_uri()!r} has a user; leave it out, and set {USER_VARIABLE} and "
-            f"{PASSWORD_VARIABLE}"
-        )
+        # The URI is not shown: a password with @ or / in it is not recognized as one.
+        raise InputError(f"{URI_VARIABLE} has a user; leave it out, and set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
     try:
         if uri.startswith("sqlite:"):
             (root / LOCAL_FOLDER).mkdir(exist_ok=True)

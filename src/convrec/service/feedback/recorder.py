@@ -22,6 +22,7 @@ _LINGER, _LONGEST_PAUSE = 1.0, 30.0  # seconds between deliveries: normally, and
 _CLOSE = 10.0  # seconds to deliver the rest
 _MAX_RECENT = 10_000  # answers kept in memory to check events against
 _MAX_ID = 200  # characters
+_MAX_JOURNAL = 4 * 1024**2  # bytes; one that is never empty between deliveries is then replaced
 
 
 class FeedbackRecorder:
@@ -45,6 +46,7 @@ class FeedbackRecorder:
             self._journal = Journal.create(self._folder)
         except OSError as error:
             raise outside_cause(error) or error from None
+        self._delivered = 0  # bytes of the journal that the database has
         self.backlog = 0  # records of this process that the database does not have yet
         self._redact = redactor()
         self._mutex = threading.Lock()
@@ -146,18 +148,26 @@ class FeedbackRecorder:
         return True
 
     def _deliver_own(self) -> None:
-        """Deliver the journal, and empty it once the database has all of it."""
-        delivered = 0  # bytes
-        while True:
-            with self._mutex:
-                size, number = self._journal.size, self.backlog
-                if size == delivered:
-                    self._journal.clear()
-                    return
-            deliver(self._journal, self._store, delivered, size)
+        """Deliver what the journal has now, and empty it if nothing was added meanwhile; a large one is replaced."""
+        with self._mutex:
+            journal, size, number = self._journal, self._journal.size, self.backlog
+        deliver(journal, self._store, self._delivered, size)
+        with self._mutex:
+            self.backlog -= number
+            self._delivered = size
+            if journal.size == size:
+                journal.clear()
+                self._delivered = 0
+            if journal.size <= _MAX_JOURNAL:
+                return
+            self._journal, self._delivered, number = Journal.create(self._folder), 0, self.backlog
+        try:
+            deliver(journal, self._store, size)
+            journal.clear()
+        finally:  # what could not be delivered, `deliver_left` delivers
+            journal.close()
             with self._mutex:
                 self.backlog -= number
-            delivered = size
 
 
 def _clean(text: Any) -> str:
