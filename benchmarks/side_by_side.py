@@ -77,7 +77,7 @@ def with_rollouts(kind: type[GRPOTrainer], rollouts: Sequence[tuple[list, list]]
 
         def _generate_single_turn(self, prompt_ids: list, *_: Any, **__: Any) -> Any:
             if self._constraint is not None:
-                self._constraint.begin(prompt_ids, [[] for _ in prompt_ids])
+                self._constraint.begin(prompt_ids, [{"seen_titles": []} for _ in prompt_ids])
             return rollouts[self.state.global_step][1], None
 
     return Given

@@ -120,7 +120,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_champion_and_raises_an_alarm
     assert service.ask().json()["version"] == "1" and service.client.get("/ready").status_code == 200
     lines = [json.loads(line) for line in service.log.read_text().splitlines()]
     (alarm,) = [line for line in lines if line["level"] == "error"]
-    assert "model.safetensors" in alarm["message"] and "traceback" not in alarm
+    assert "artifacts/model: not a model that can be loaded" in alarm["message"] and "traceback" not in alarm
     promote_in_turn(client, "1")
 
 
