@@ -126,6 +126,15 @@ class CatalogTrie:
         return np.searchsorted(self.alphabet, self.keys & _TOKEN)
 
     @cached_property
+    def forced(self) -> np.ndarray:
+        """The token that alone can follow a node below the roots, -1 where several can. Shape: (N,)."""
+        starts = self.pointers[:-1]
+        is_single = np.diff(self.pointers) == 1
+        is_single[:_NUM_ROOTS] = False
+        tokens = self.keys[np.minimum(starts, len(self.keys) - 1)] & _TOKEN
+        return np.where(is_single, tokens, -1)
+
+    @cached_property
     def last_edges(self) -> np.ndarray:
         """The edge that leads to each leaf. Shape: (P,)."""
         nodes = _NUM_ROOTS + np.arange(len(self.keys))
@@ -473,6 +482,29 @@ class ConstraintState:
         nodes[lost | ends] = DONE
         self._nodes[rows] = nodes
         self.lost[rows] |= lost
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all lists have ended."""
+        return bool((self._nodes == DONE).all())
+
+    def jump(self, tokens: Sequence[int]) -> list[list[int]]:
+        """Move each row on by its token (B,) and by all that alone can follow; return these. Ended rows stay.
+
+        Raises `ValueError` for a token that is not allowed.
+        """
+        written: list[list[int]] = [[] for _ in tokens]
+        rows = np.flatnonzero(self._nodes != DONE)
+        new = np.asarray(tokens, np.int64)[rows]
+        while len(rows):
+            self.advance(new, rows)
+            for row, token in zip(rows.tolist(), new.tolist(), strict=True):
+                written[row].append(token)
+            new = self._trie.forced[self._nodes[rows]]
+            rows, new = rows[new >= 0], new[new >= 0]
+        if self.lost.any():
+            raise ValueError(f"row {self.lost.tolist().index(True)} was given a token that is not allowed")
+        return written
 
     def _add(self, rows: np.ndarray, items: np.ndarray, signs: np.ndarray) -> None:
         """Open (sign 1) or close (-1) each item to its row."""

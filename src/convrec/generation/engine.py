@@ -152,30 +152,30 @@ class TransformersEngine(Engine):
         """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others."""
         from transformers import GenerationConfig  # noqa: PLC0415  (10 s to import)
 
+        from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists  # noqa: PLC0415
         from convrec.generation.processors import CatalogConstraint, only_settings  # noqa: PLC0415
 
-        end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        config = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=self._most_tokens(requests),
-            repetition_penalty=self._repetition_penalty,
-            pad_token_id=end if pad is None else pad,
-            eos_token_id=end,
-        )
-        width = max(map(len, prompts))
-        # The padding repeats first tokens, because the penalty also reads it and must not find new tokens there.
-        rows = [[ids[0]] * (width - len(ids)) + ids for ids in prompts]
-        mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
-        device, was_training = self._model.device, self._model.training
-        self._model.eval()
+        model, was_training = self._model, self._model.training
+        model.eval()
         try:
-            with only_settings(self._model, config):
-                output = self._model.generate(
-                    input_ids=torch.tensor(rows, device=device),
-                    attention_mask=torch.tensor(mask, device=device),
+            if self._trie is not None and can_jump(model):
+                return write_lists(model, prompts, self._trie, requests, penalty=self._repetition_penalty)
+            end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
+            config = GenerationConfig(
+                do_sample=False,
+                max_new_tokens=self._most_tokens(requests),
+                repetition_penalty=self._repetition_penalty,
+                pad_token_id=end if pad is None else pad,
+                eos_token_id=end,
+            )
+            ids, mask = pad_prompts(prompts, model.device)
+            with only_settings(model, config):
+                output = model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
                     generation_config=config,
                     logits_processor=[] if self._trie is None else [CatalogConstraint(self._trie, requests)],
                 )
         finally:
-            self._model.train(was_training)
-        return output[:, width:].tolist()
+            model.train(was_training)
+        return output[:, ids.shape[1] :].tolist()

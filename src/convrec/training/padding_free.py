@@ -6,7 +6,7 @@ import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from convrec.training.full_attention import attention_hindrance
+from convrec.generation.full_attention import attention_hindrance
 
 _NAME = "sdpa_by_sequence"
 

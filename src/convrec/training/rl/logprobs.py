@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
-from convrec.training.full_attention import text_config
+from convrec.generation.full_attention import text_config
 from convrec.training.rl.compiled import Compiler
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.shared_prompts import completion_states

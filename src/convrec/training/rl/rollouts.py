@@ -7,19 +7,9 @@ from typing import Any
 import torch
 from transformers import DynamicCache, GenerationConfig
 
+from convrec.generation.jump_forward import can_jump, distinct_runs, pad_prompts, prefill, write_lists
 from convrec.generation.processors import only_settings
 from convrec.training.rl.constrained import RolloutConstraint
-
-
-def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
-    """Return the prompts without consecutive repetitions, and the index of each given prompt among them."""
-    distinct: list[list[int]] = []
-    index = []
-    for prompt in prompts:
-        if not distinct or distinct[-1] != list(prompt):
-            distinct.append(list(prompt))
-        index.append(len(distinct) - 1)
-    return distinct, index
 
 
 def beam_config(config: GenerationConfig, num_generations: int) -> GenerationConfig:
@@ -46,6 +36,12 @@ def generate_groups(
     Raises `ValueError` if the prompts are not whole groups of beams.
     """
     beams = config.num_return_sequences or 1
+    if beams == 1 and constraint is not None and can_jump(model):
+        requests = [constraint.request(prompt) for prompt in prompts]
+        temperature = (config.temperature or 1.0) if config.do_sample else None
+        penalty = config.repetition_penalty or 1.0
+        lists = write_lists(model, prompts, constraint.trie, requests, penalty=penalty, temperature=temperature)
+        return [tokens[: config.max_new_tokens] for tokens in lists]
     distinct, index = distinct_runs(prompts)
     if beams > 1:
         distinct = [list(prompt) for prompt in prompts[::beams]]
@@ -54,34 +50,20 @@ def generate_groups(
                 f"the {len(prompts)} prompts of this process are not whole groups of {beams}; make the completions of "
                 "a process a multiple of num_generations"
             )
-    width, device = max(map(len, distinct)), model.device
-    # Padding repeats the prompt's first token: transformers' repetition penalty also reads padding, so it must not
-    # contain tokens that the prompt does not have.
-    ids = torch.tensor([prompt[:1] * (width - len(prompt)) + prompt for prompt in distinct], device=device)
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in distinct], device=device)
+    ids, mask = pad_prompts(distinct, model.device)
+    width = ids.shape[1]
     asked = distinct if beams > 1 else prompts
     decoding = {"generation_config": config, "logits_processor": [constraint.processor(asked)] if constraint else []}
-    if beams > 1:
-        with only_settings(model, config):
+    with only_settings(model, config):
+        if beams > 1:
             output = model.generate(input_ids=ids, attention_mask=mask, **decoding)
-    else:
-        rows = torch.tensor(index, device=device)
-        cache = None
-        if width > 1 and len(distinct) < len(prompts):
-            cache = DynamicCache(config=model.config)
-            positions = (mask.cumsum(1) - 1).clamp(min=0)  # as in `generate`
-            model(
-                input_ids=ids[:, :-1],
-                attention_mask=mask[:, :-1],
-                position_ids=positions[:, :-1],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            cache.batch_select_indices(rows)
-        with only_settings(model, config):
+        else:
+            rows, cache = torch.tensor(index, device=model.device), None
+            if width > 1 and len(distinct) < len(prompts):
+                cache = DynamicCache(config=model.config)
+                prefill(model, ids, mask, rows, cache)
             output = model.generate(input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, **decoding)
     completions = output[:, width:]
-    ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=device))
+    ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=model.device))
     kept = (ends.cumsum(1) - ends.long()) == 0  # up to and including the first EOS
     return [row[keep].tolist() for row, keep in zip(completions.cpu(), kept.cpu(), strict=True)]

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from convrec.training.full_attention import SDPA, attention_hindrance, text_config
+from convrec.generation.full_attention import SDPA, attention_hindrance, text_config
 from convrec.training.rl.batches import begins_group
 from convrec.training.rl.flash_prompts import FlashLayout, flash_pack, shared_prompt_attention
 

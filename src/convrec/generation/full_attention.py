@@ -11,15 +11,23 @@ def text_config(model: Any) -> Any:
 
 
 def attention_hindrance(model: Any) -> str | None:
-    """Return why not all layers of a model are full causal attention by SDPA, or None if they are.
+    """Return why not all layers of a model are full causal attention by SDPA, or None if they are."""
+    config = text_config(model)
+    if config._attn_implementation != SDPA:
+        return f"attn_implementation is {config._attn_implementation!r}, not {SDPA!r}"
+    if not model._supports_attention_backend:
+        return f"{type(model).__name__} does not accept another attention function"
+    return order_hindrance(model)
+
+
+def order_hindrance(model: Any) -> str | None:
+    """Return why the place of a token in memory matters to a model beside its position and mask, or None.
 
     A sliding window, a chunk or a recurrent state depends on the order of the tokens in memory.
     """
     config = text_config(model)
-    if config._attn_implementation != SDPA:
-        return f"attn_implementation is {config._attn_implementation!r}, not {SDPA!r}"
-    if not model._supports_attention_backend or model._is_stateful:
-        return f"{type(model).__name__} does not accept another attention function"
+    if model._is_stateful:
+        return f"{type(model).__name__} has a recurrent state"
     layers = getattr(config, "layer_types", None)
     if layers is None:
         layers = ["full_attention" if getattr(config, "sliding_window", None) is None else "sliding_attention"]
