@@ -1,5 +1,6 @@
 """The weights of guidance, fitted to lists of a model that is a fixed order of the items."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from convrec.data.parsing import format_list
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
 from convrec.generation.lists import EngineOptions, ListSettings
+from convrec.generation.trie import NO_GUIDANCE
+from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
@@ -21,24 +24,35 @@ WORDS = ["a heist", "a desert", "a planet", "balloons", "a monster"]
 class _Ordered(Evaluation):
     """Lists of a model that likes the items in the order of the catalog, each a little less."""
 
-    def of_model(self, model, constrained, settings=None, guide=None):
-        lists, log_weights = [], guide and guide(self.prompts)
-        for place, _ in enumerate(self.prompts):
-            own = log_weights[place] if log_weights else {}
-            order = sorted(range(len(self.catalog)), key=lambda item: item * 0.5 - own.get(item, 0.0))
-            lists.append(format_list([str(self.catalog.items[item]) for item in order[:2]]))
-        return self.of_lists(lists)
+    step: float = 0.5
+
+    @contextmanager
+    def of_guided(self, model, constrained=True, settings=None):
+        def scored(log_weights):
+            lists = []
+            for weights in log_weights or [NO_GUIDANCE] * len(self.prompts):
+                own = by_item(weights)
+                order = sorted(range(len(self.catalog)), key=lambda item: item * self.step - own.get(item, 0.0))
+                lists.append(format_list([str(self.catalog.items[item]) for item in order[:2]]))
+            return self.of_lists(lists)
+
+        yield scored
 
 
-def _evaluation(catalog, rows):
+def _evaluation(catalog, rows, step=0.5):
     settings = ListSettings("", 2, 30)
-    return _Ordered(rows, catalog, settings, EngineOptions("transformers", "cpu", 2, 1, 0.5), [2], 100, 0)
+    return _Ordered(rows, catalog, settings, EngineOptions("transformers", "cpu", 2, 1, 0.5), [2], 100, 0, step)
+
+
+def _rows(tells):
+    train = [make_row(f"t{i}", [FILMS[i % 5]], WORDS[i % 5 if tells else 0]) for i in range(20)]
+    asked = [make_row(f"v{i}", [FILMS[i % 5 if tells else 0]], WORDS[i % 5 if tells else 1]) for i in range(10)]
+    return train, asked
 
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_evidence_gets_weight_where_it_helps_and_none_where_it_does_not(catalog, tells):
-    train = [make_row(f"t{i}", [FILMS[i % 5]], WORDS[i % 5 if tells else 0]) for i in range(20)]
-    asked = [make_row(f"v{i}", [FILMS[i % 5 if tells else 0]], WORDS[i % 5 if tells else 1]) for i in range(10)]
+    train, asked = _rows(tells)
     evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
     fit = fit_guidance(evidence, Path("model"), _evaluation(catalog, asked))
     assert set(fit.weights) == set(EVIDENCE)
@@ -46,3 +60,26 @@ def test_evidence_gets_weight_where_it_helps_and_none_where_it_does_not(catalog,
         assert fit.weights["neighbours"] > 0 and fit.ndcg == 1.0 > fit.unguided
     else:
         assert not any(fit.weights.values()) and fit.ndcg == fit.unguided == 1.0
+
+
+def test_a_model_that_is_sure_of_what_is_wrong_is_silenced(catalog):
+    """Its lists are then those of the evidence alone, which needs larger weights than a model of small differences."""
+    train, asked = _rows(tells=True)
+    evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
+    modest, sure = (fit_guidance(evidence, Path("model"), _evaluation(catalog, asked, step)) for step in (0.5, 12.0))
+    assert sure.ndcg == 1.0 > sure.unguided and sure.weights["neighbours"] >= 8 * modest.weights["neighbours"]
+
+
+def test_a_scale_that_clearly_loses_ends_the_search(catalog, caplog):
+    """Likes that mislead: the search sees it at the first scale."""
+    caplog.set_level("INFO")
+    train, asked = _rows(tells=True)
+    asked = [{**row, "groundtruth": asked[0]["groundtruth"]} for row in asked[1:]]
+    evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
+    fit = fit_guidance(evidence, Path("model"), _evaluation(catalog, asked))
+    print([r.message for r in caplog.records])
+    assert 0
+
+
+def test_candidates_are_scored_by_one_engine_as_each_would_be_alone(catalog, model, tmp_path, monkeypatch):
+    """A model of random weights, with its lists cached nowhere else."""

@@ -10,8 +10,9 @@ from tokenizers import normalizers
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import format_list, parse_list
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
 

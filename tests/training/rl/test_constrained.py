@@ -8,8 +8,8 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import catalog_trie
 from convrec.project.errors import InputError
 from convrec.training.embedded import END
 from convrec.training.rl import logprobs
@@ -71,7 +71,7 @@ def _guided_rows():
     """Return `varied_rows` with evidence for one item and against another."""
     rows = varied_rows().to_list()
     for number, row in enumerate(rows):
-        row |= {"guided_items": [number % 4, (number + 1) % 4], "log_weights": [2.0, -1.0]}
+        row |= {"guided_items": [number % 3, number % 3 + 1], "log_weights": [2.0, -1.0]}
     return Dataset.from_list(rows)
 
 
