@@ -62,7 +62,7 @@ DDP = {"rank_grpo.launch": "configs/accelerate/ddp.yaml", "rank_grpo.num_process
         ({"data.source": ["synthetic", "feedback"]}, 0, "data", "convrec feedback export"),
         ({"evaluate.engine": "vllm"}, 0, "vLLM", "pip install -e '.[gpu]'"),
         (ZERO3, 0, "DeepSpeed", "pip install -e '.[gpu]'"),
-        ({"demonstrations.embedder.name": "./own"}, 0, "sentence_transformers", "pip install -e '.[embedders]'"),
+        ({"demonstrations.embedder.name": "."}, 0, "sentence_transformers", "pip install -e '.[embedders]'"),
         (DDP, 2, "rank_grpo.launch", "set rank_grpo.num_processes to 2 or fewer"),
     ],
 )
@@ -171,7 +171,6 @@ def test_the_scratch_project_has_the_longest_rows(project):
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
 
 
-@pytest.mark.slow
 def test_the_evidence_of_a_trial_gets_weights_whatever_the_model(project):
     """Later trials are guided, also where held-out users like what nobody likes in training."""
     params, paths = project

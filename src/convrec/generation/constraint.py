@@ -100,10 +100,8 @@ class ConstraintState:
         kept = ~np.isin(self._weighted // self._num_leaves, rows)
         given = [self._trie.weighted(request) for request in requests]
         owners = np.repeat(rows, [len(items) for items, _ in given])
-        if not len(owners):
-            self._weighted, self._weights = self._weighted[kept], self._weights[kept]
-            return
-        items, values = (np.concatenate(part) for part in zip(*given, strict=True))
+        items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in given)])
+        values = np.concatenate([np.empty(0), *(values for _, values in given)])
         leaves = self._trie.leaves[items]  # (items, D)
         keys = (owners[:, None] * self._num_leaves + leaves).ravel()
         first, end = (self._sums[np.searchsorted(self._keys, keys, side)] for side in ("left", "right"))

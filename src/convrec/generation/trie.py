@@ -204,11 +204,10 @@ class CatalogTrie:
         if (items[1:] <= items[:-1]).any():
             raise InputError("log_weights: its items do not ascend; sort them, each once")
         self._require_items(items[[0, -1]] if len(items) else items, "log_weights")
-        if not (np.abs(logs) <= LARGEST_LOG).all():
-            wrong = logs[~(np.abs(logs) <= LARGEST_LOG)][0]
-            raise InputError(
-                f"log_weights: {wrong} is not between -{LARGEST_LOG} and {LARGEST_LOG}; lower the evidence's weight"
-            )
+        wrong = logs[~(np.abs(logs) <= LARGEST_LOG)]  # also what is no number
+        if len(wrong):
+            limits = f"between -{LARGEST_LOG} and {LARGEST_LOG}"
+            raise InputError(f"log_weights: {wrong[0]} is not {limits}; lower the evidence's weight")
         return items, np.exp(logs, dtype=np.float64)
 
     def closed(self, request: ListRequest) -> np.ndarray:
