@@ -141,7 +141,7 @@ def _guidance(
     first, mass, number = sums_of_runs(which, edges, weights[found])
     which, edges = which[first], edges[first]
     num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
-    several = np.flatnonzero(np.diff(trie.spans[edges], axis=1)[:, 0] > 1)
+    several = np.flatnonzero(trie.num_below[edges] > 1)
     below = trie.spans[edges[several]] + offsets[which[several]][:, None]
     pairs, gone = ranges(*np.searchsorted(shut, below.T))
     gone_before = pairs[times[gone] < at[which[several[pairs]]] % width]
@@ -215,7 +215,7 @@ def _closed_edges(
     rows, edges, times = rows[order], edges[order], times[order]
     ends = np.flatnonzero(np.r_[(rows[1:] != rows[:-1]) | (edges[1:] != edges[:-1]), True][: len(rows)])
     counts = np.diff(ends, prepend=-1)
-    whole = ends[counts == np.diff(trie.spans[edges[ends]], axis=1)[:, 0]]
+    whole = ends[counts == trie.num_below[edges[ends]]]
     return rows[whole], edges[whole], times[whole]
 
 

@@ -143,7 +143,8 @@ class ConstraintState:
         if len(closed[0]):
             scores[closed_at, closed_tokens] = -torch.inf
         if len(bias):
-            scores[at, tokens] += torch.from_numpy(bias).to(scores.device, scores.dtype)
+            added = torch.from_numpy(bias).to(scores.device, scores.dtype)
+            scores.view(-1).index_add_(0, at * scores.shape[1] + tokens, added)
         if of_beams and len(self._weighted):
             scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
@@ -187,7 +188,7 @@ class ConstraintState:
         first, mass, number = sums_of_runs(which, edges, self._weights[places])
         at, edges = which[first], edges[first]
         num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
-        several = np.flatnonzero(np.diff(self._trie.spans[edges], axis=1)[:, 0] > 1)
+        several = np.flatnonzero(self._trie.num_below[edges] > 1)
         num_open[several] = self._num_open(rows[at[several]], edges[several])
         bias = mean_log(mass, number, num_open)
         return (at, self._trie.keys[edges] & TOKEN), bias
@@ -267,9 +268,8 @@ def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.
 def ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all ranges, one range after another, and before them which range each is of."""
     sizes = ends - starts
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    nth = np.arange(len(which)) - (sizes.cumsum() - sizes)[which]
-    return which, starts[which] + nth
+    numbers = np.repeat(starts + sizes - sizes.cumsum(), sizes)
+    return np.repeat(np.arange(len(sizes)), sizes), numbers + np.arange(len(numbers))
 
 
 def sums_of_runs(

@@ -129,6 +129,11 @@ class CatalogTrie:
         return np.searchsorted(self.alphabet, self.keys & TOKEN)
 
     @cached_property
+    def num_below(self) -> np.ndarray:
+        """The number of leaves below each edge. Shape: (E,)."""
+        return self.spans[:, 1] - self.spans[:, 0]
+
+    @cached_property
     def last_edges(self) -> np.ndarray:
         """The edge that leads to each leaf. Shape: (P,)."""
         nodes = NUM_ROOTS + np.arange(len(self.keys))
