@@ -54,7 +54,6 @@ class ConstraintState:
         if vocab_size < trie.vocab_size:
             raise InputError(f"vocabulary of {vocab_size} tokens: the catalog needs {trie.vocab_size}; take its model")
         size = capacity or len(requests)
-        self.vocab_size = vocab_size
         self._trie = trie
         self._num_leaves = len(trie.first_edges)
         self._rows = np.arange(size)
@@ -110,14 +109,6 @@ class ConstraintState:
         order = np.argsort(keys, kind="stable")
         weights = np.concatenate([self._weights[kept], values.repeat(leaves.shape[1])[is_open]])
         self._weighted, self._weights = keys[order], weights[order]
-
-    def allowed(self, rows: Rows | None = None) -> torch.Tensor:
-        """Return the allowed next tokens as booleans (B, vocab_size); EOS and pad after a list's end."""
-        layers, opened, closed, _, _ = self.allowance(rows)
-        allowed = self._bias.cpu().isfinite()[torch.from_numpy(layers)]
-        for (at, tokens), value in ((opened, True), (closed, False)):
-            allowed[torch.from_numpy(at), torch.from_numpy(tokens)] = value
-        return allowed
 
     def mask_(self, scores: torch.Tensor, rows: Rows | None = None, *, of_beams: bool = False) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
@@ -182,8 +173,7 @@ class ConstraintState:
         if not len(self._weighted):
             return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
         offsets = rows * self._num_leaves
-        found = np.searchsorted(self._weighted, self._trie.node_spans(nodes) + offsets[:, None])
-        which, places = ranges(found[:, 0], found[:, 1])
+        which, places = ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
         edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
         first, mass, number = sums_of_runs(which, edges, self._weights[places])
         at, edges = which[first], edges[first]
@@ -203,8 +193,7 @@ class ConstraintState:
         """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
         roots = np.flatnonzero(at_root)
         offsets = rows[roots] * self._num_leaves
-        found = np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]] + offsets[:, None])
-        which, places = ranges(found[:, 0], found[:, 1])
+        which, places = ranges(*np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]].T + offsets))
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
     def _num_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
