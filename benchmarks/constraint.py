@@ -1,20 +1,22 @@
-"""Cost of the catalog constraint: 128 lists of 20 items from a catalog of 7,404, with an embedded-size model on a CPU.
+"""Cost of the catalog constraint, guided and not: 128 lists of 20 items, on one core.
 
-    python -m benchmarks.constraint                  # the embedded tokenizer: two tokens per item
-    python -m benchmarks.constraint --bpe 32000      # byte-level BPE, in which `)\\n` is a token
+    python -m benchmarks.constraint                  # both tokenizers, 7,404 and 1,000,000 items: about 15 minutes
+    python -m benchmarks.constraint --number 7404    # one size
     python -m benchmarks.constraint --catalog FILE   # your own catalog (csv, jsonl, parquet, pickle)
-    python -m benchmarks.constraint --bpe 32000 --number 1000000 --batch 256 --repeats 1   # a large catalog
 
-Weights are random. Titles consist of invented words with frequencies by Zipf's law. Lists are greedy, with the
-embedded profile's repetition penalty. For comparison, the same model writes the same number of tokens without the
-constraint. Limits: 5 % of the generation time; for a million items, 60 s to build the trie and 1 GiB for trie and
-state. Then the lists are guided by weights of 200 random items each: at most twice the time in the processor.
+The tokenizers are the embedded one (two tokens per item, one for each title) and a byte-level BPE, in which `)\\n` is a
+token. Titles consist of invented words with frequencies by Zipf's law. Times are processor time in the logits processor
+for scores that are random numbers; guided lists have weights of 200 random items each. Limits: guided at most twice the
+time of the constraint alone; for a million items, 60 s to build the trie and 1 GiB for trie and state.
+
+For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with the embedded
+profile's repetition penalty, and the same number of tokens without the constraint. Limit: 5 % of the generation time.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +30,14 @@ from benchmarks.timing import clock
 from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.generation.constraint import CatalogTrie, ListRequest
+from convrec.generation.jump_forward import write_lists
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 from convrec.project.config.params import load_params
 from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, make_model, train_tokenizer
 
 NUM_ITEMS, SEEN, WEIGHTED = 7_404, 5, 200
+_MOST_WITH_MODEL = 100_000  # items: the embedded tokenizer has a token for each
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SMALL = ("The", "of", "the", "and", "A", "in", "2", "Love", "3", "to")
 _SYLLABLES = "ba ber co dan del do el fra gen ha in jo ka la len ma mi mor na nor o pa ra ri sa ser sto ta ton wa"
@@ -92,6 +96,7 @@ class Cost(NamedTuple):
     - `free`, `constrained`: all of the generation, without and with the constraint.
     - `processing`: the part of `constrained` in the logits processor.
     - `guided`: the time in the processor for lists of the same length that are guided as well.
+    - `jumping`: all of the generation of the same lists by jump-forward decoding.
     - `state_bytes`: the processor's memory.
     """
 
@@ -100,6 +105,7 @@ class Cost(NamedTuple):
     constrained: float
     processing: float
     guided: float
+    jumping: float
     state_bytes: int
 
     @property
@@ -108,16 +114,53 @@ class Cost(NamedTuple):
         return self.processing / self.constrained
 
 
+def _clock(device: torch.device) -> float:
+    """Return processor time in seconds on a CPU, else the time once the device's work is done."""
+    return time.process_time() if device.type == "cpu" else clock(device)
+
+
 class _Timed(CatalogConstraint):
     """The logits processor with its total time in seconds."""
 
     seconds = 0.0
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        start = clock(scores.device)
+        start = _clock(scores.device)
         scores = super().__call__(input_ids, scores)
-        self.seconds += clock(scores.device) - start
+        self.seconds += _clock(scores.device) - start
         return scores
+
+
+def draw_requests(trie: CatalogTrie, batch: int, items: int) -> tuple[list[ListRequest], list[ListRequest]]:
+    """Return requests without a few seen items, and the same with weights of random items."""
+    rng = np.random.default_rng(1)
+    plain, guided = [], []
+    for _ in range(batch):
+        request = ListRequest(items, rng.choice(trie.num_items, SEEN, replace=False).tolist())
+        chosen = np.sort(rng.choice(trie.num_items, min(WEIGHTED, trie.num_items), replace=False)).astype(np.int32)
+        plain.append(request)
+        guided.append(replace(request, log_weights=LogWeights(chosen, rng.random(len(chosen), np.float32))))
+    return plain, guided
+
+
+class Steps(NamedTuple):
+    """What the processor took for a batch of lists: its tokens a list, seconds, and bytes."""
+
+    tokens: int
+    seconds: float
+    state_bytes: int
+
+
+def follow(trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int, eos: int, repeats: int) -> Steps:
+    """Return the cost of lists that take the best of random scores, that of the fastest repeat."""
+    scores = torch.randn(len(requests), vocab_size, generator=torch.Generator().manual_seed(0))
+    found = []
+    for _ in range(repeats):
+        processor, ids = _Timed(trie, requests), torch.full((len(requests), 1), eos)
+        while ids.shape[1] == 1 or not (ids[:, 1:] == eos).any(1).all():
+            ids = torch.cat([ids, processor(ids, scores.clone()).argmax(1, keepdim=True)], 1)
+        found.append(Steps(ids.shape[1] - 1, processor.seconds, processor.state_bytes))
+    return min(found, key=lambda steps: steps.seconds)
 
 
 def measure(
@@ -130,16 +173,11 @@ def measure(
     rng = np.random.default_rng(1)
     known = min(1000, model.config.vocab_size)
     prompts = torch.from_numpy(rng.integers(len(SPECIAL), known, (batch, prompt))).to(model.device)
-    requests = [ListRequest(items, rng.choice(trie.num_items, SEEN, replace=False).tolist()) for _ in range(batch)]
-    weighted = min(WEIGHTED, trie.num_items)
-    guided = []
-    for request in requests:
-        chosen = rng.choice(trie.num_items, weighted, replace=False).tolist()
-        guided.append(replace(request, log_weights=dict(zip(chosen, rng.random(weighted).tolist(), strict=True))))
+    requests, guided = draw_requests(trie, batch, items)
 
     def generate(max_new_tokens: int, end: int | None, processors: list[_Timed]) -> tuple[int, float]:
         model.generation_config.eos_token_id = end
-        start = clock(model.device)
+        start = _clock(model.device)
         output = model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
@@ -148,7 +186,7 @@ def measure(
             max_new_tokens=max_new_tokens,
             logits_processor=processors,
         )
-        return output.shape[1] - prompt, clock(model.device) - start
+        return output.shape[1] - prompt, _clock(model.device) - start
 
     found = []
     for _ in range(repeats + 1):  # the first warms up
@@ -157,59 +195,72 @@ def measure(
         _, free = generate(tokens, None, [])
         guide = _Timed(trie, guided)
         generate(trie.longest(items), eos, [guide])
-        found.append(Cost(tokens, free, constrained, processor.seconds, guide.seconds, processor.state_bytes))
+        start = _clock(model.device)
+        write_lists(model, prompts.tolist(), trie, requests, penalty=penalty)
+        jumping = _clock(model.device) - start
+        found.append(Cost(tokens, free, constrained, processor.seconds, guide.seconds, jumping, processor.state_bytes))
     best = min(found[1:], key=lambda cost: cost.constrained)
-    least = {name: min(getattr(cost, name) for cost in found[1:]) for name in ("free", "processing", "guided")}
+    least = {
+        name: min(getattr(cost, name) for cost in found[1:]) for name in ("free", "processing", "guided", "jumping")
+    }
     return best._replace(**least)
 
 
 def main() -> None:
-    """Build the trie, generate lists, and print times and sizes."""
+    """Measure each catalog with each tokenizer, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bpe", type=int, metavar="TOKENS", help="use a byte-level BPE with this many tokens")
+    parser.add_argument("--bpe", type=int, default=32_000, help="tokens of the BPE (default: %(default)s)")
     parser.add_argument("--catalog", type=Path)
-    parser.add_argument("--number", type=int, default=NUM_ITEMS, help="items without --catalog (default: %(default)s)")
+    parser.add_argument(
+        "--number", type=int, nargs="+", default=[NUM_ITEMS, 1_000_000], help="items, without --catalog"
+    )
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--items", type=int, default=20)
     parser.add_argument("--prompt", type=int, default=100, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    items, words = invented_catalog(options.number, 30_000 if options.bpe else 4_000)
-    if options.catalog:
-        items = list(load_catalog(options.catalog, Quarantine()).items)
-    lines = [str(item) for item in items]
-    params = load_params(Path("params.yaml"))
-    sizes = params.base_model.embedded
-    if options.bpe:
-        tokenizer = byte_level_bpe(["\n".join(lines[:100_000]), *words], options.bpe)
-    else:
-        tokenizer = train_tokenizer(lines, items, sizes.vocab_size)
-    start = time.perf_counter()
-    trie = CatalogTrie.build(lines, tokenizer)
-    _print(f"{len(lines):,} items, {len(tokenizer):,} tokens, {torch.get_num_threads()} threads")
-    _print(f"trie: built in {time.perf_counter() - start:.2f} s, {trie.nbytes / 2**20:.1f} MiB")
-    model = make_model(
-        tokenizer,
-        sizes.hidden_size,
-        sizes.intermediate_size,
-        sizes.num_hidden_layers,
-        sizes.num_attention_heads,
-        sizes.num_key_value_heads,
-        seed=0,
-    ).eval()
-    own = {name: getattr(options, name) for name in ("batch", "items", "prompt", "repeats")}
-    cost = measure(model, tokenizer.eos_token_id, trie, penalty=params.common.repetition_penalty, **own)
-    _print(f"state: {cost.state_bytes / 2**20:.1f} MiB for {options.batch} lists")
-    _print(f"{cost.tokens} tokens a list: {cost.free:.2f} s free, {cost.constrained:.2f} s constrained")
-    _print(f"of that in the processor: {cost.processing:.3f} s, {cost.share:.1%} (limit 5 %)")
-    ratio = cost.guided / cost.processing
-    _print(
-        f"guided by {WEIGHTED} items a list: {cost.guided:.3f} s in the processor, {ratio:.2f} times as much (limit 2)"
-    )
+    torch.set_num_threads(1)
+    names = "items", "tokenizer", "vocabulary", "trie", "built", "tokens a list", "alone", "guided", "ratio", "state"
+    _print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    notes = []
+    for number in [0] if options.catalog else options.number:
+        items, words = invented_catalog(number, 30_000)
+        if options.catalog:
+            items = list(load_catalog(options.catalog, Quarantine()).items)
+        texts = [str(item) for item in items[:100_000]]
+        notes += _rows("embedded", train_tokenizer(texts, items, 1024), items, options)
+        notes += _rows("BPE", byte_level_bpe(["\n".join(texts), *words], options.bpe), items, options)
+    _print("\n".join(["", *notes]))
+
+
+def _rows(kind: str, tokenizer: Any, items: Sequence[Item], options: argparse.Namespace) -> Iterator[str]:
+    """Print the row of a catalog with a tokenizer; yield a line about the generation time, if it is measured."""
+    start = time.process_time()
+    trie = CatalogTrie.build([str(item) for item in items], tokenizer)
+    built = time.process_time() - start
+    eos, vocab_size = tokenizer.eos_token_id, len(tokenizer)
+    requests = draw_requests(trie, options.batch, options.items)
+    alone, guided = (follow(trie, own, vocab_size, eos, options.repeats) for own in requests)
+    steps = [1000 * own.seconds / own.tokens for own in (alone, guided)]
+    shown = [f"{len(items):,}", kind, f"{vocab_size:,}", f"{trie.nbytes / 2**20:.1f} MiB", f"{built:.1f} s"]
+    shown += [f"{alone.tokens}, {guided.tokens}", f"{steps[0]:.2f} ms", f"{steps[1]:.2f} ms"]
+    _print(f"| {' | '.join([*shown, f'{steps[1] / steps[0]:.2f}', f'{guided.state_bytes / 2**20:.1f} MiB'])} |")
+    if len(items) <= _MOST_WITH_MODEL:
+        params = load_params(Path("params.yaml"))
+        sizes = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
+        model = make_model(tokenizer, **params.base_model.embedded.model_dump(include=sizes), seed=0).eval()
+        own = {name: getattr(options, name) for name in ("batch", "items", "prompt", "repeats")}
+        cost = measure(model, eos, trie, penalty=params.common.repetition_penalty, **own)
+        yield (
+            f"{len(items):,} items, {kind}: {cost.tokens} tokens a list in {cost.constrained:.2f} s, {cost.free:.2f} s "
+            f"without the constraint, whose share is {cost.share:.1%} (limit 5 %); {cost.jumping:.2f} s by jump-forward "
+            f"decoding, {cost.jumping / cost.constrained:.2f} times the time"
+        )
 
 
 def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from transformers import set_seed
 from benchmarks import constraint
 from benchmarks.step import SHAPES, Shape, measure, mfu, save_random_model, table
 from benchmarks.throughput import Lengths, peak_flops, rollout_speed, vllm_speed
-from convrec.generation.constraint import CatalogTrie
 from convrec.generation.pretrained import load_model
+from convrec.generation.trie import CatalogTrie
 from convrec.project.device import pick_device
 from convrec.project.machine import describe_machine
 from convrec.project.results import read_json, write_json

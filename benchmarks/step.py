@@ -28,8 +28,8 @@ from benchmarks.constraint import NUM_ITEMS
 from benchmarks.side_by_side import NUM_RANKS, Lengths, World, draw_rollouts, make_trainer
 from benchmarks.throughput import peak_flops
 from benchmarks.timing import Meter
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_config
+from convrec.generation.trie import catalog_trie
 from convrec.project.device import pick_device, release_memory
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint

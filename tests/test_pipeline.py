@@ -369,7 +369,7 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
     status, out, err = cli("preflight")
     assert status == 0, err
     rows = {line.split()[0]: line for line in out.splitlines() if "GiB" in line and line.startswith(" ")}
-    assert list(rows) == ["base_model", "sft", "rank_grpo", "evaluate"]
+    assert list(rows) == ["base_model", "sft", "guidance", "rank_grpo", "evaluate"]
     for stage in ("sft", "rank_grpo"):
         assert re.search(r"\d\.\d\d GiB +\d+\.\d\d +\d+\.\d min", rows[stage])
     assert {file: file.stat().st_mtime_ns for file in models} == models

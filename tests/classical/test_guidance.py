@@ -2,13 +2,16 @@ import json
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from convrec.classical import guidance
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence
-from convrec.classical.guidance import Guidance
+from convrec.classical.guidance import Guidance, as_log_weights
+from convrec.classical.scores import WeightedSum, sparse_scores
 from convrec.data.catalog import Catalog, Item
 from convrec.project.errors import InputError
+from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 
 HEAT, DUNE, UP = ("Heat", 1995), ("Dune", 2021), ("Up", 2009)
@@ -25,28 +28,47 @@ def _guidance(catalog, weights, kept=3):
     return Guidance(evidence, weights, {"name": "tfidf"})
 
 
+def _by_item(weights):
+    return [by_item(own) for own in weights]
+
+
 def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
     made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
     made.save(tmp_path)
     again = Guidance.load(tmp_path, catalog)
     for options in ({}, {"without_own": True}, {"without_own": True, "earlier": True}):
-        found = again.log_weights(ASKED, **options)
-        assert found == made.log_weights(ASKED, **options) and any(found), options
+        found, before = (_by_item(own.log_weights(ASKED, **options)) for own in (again, made))
+        assert found == before and any(found), options
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not [word for word in (b"heist", b"police", b"desert", b"ann", b"bob") if word in content]
 
 
 def test_the_best_items_of_the_sum_have_weights_above_all_others(catalog):
     weights = {"popularity": 1.0, "neighbours": 1.0, "item_knn": 0.0, "ease": 0.0}
-    (found,) = _guidance(catalog, weights, kept=2).log_weights(ASKED[:1])
+    (found,) = _by_item(_guidance(catalog, weights, kept=2).log_weights(ASKED[:1]))
     heat, up = (catalog.find(*item) for item in (HEAT, UP))
     assert set(found) == {heat, up} and found[heat] > found[up] > 0
+
+
+def test_scores_beyond_the_largest_weight_keep_their_order():
+    scores = sparse_scores(sparse.csr_array([[0.0, 40.0, 30.0, 15.0, 1.0]], dtype=np.float32))
+    (found,) = _by_item(as_log_weights(WeightedSum([scores], [10.0]), kept=4))
+    assert found == pytest.approx({1: 100.0, 2: 75.0, 3: 37.5, 4: 2.5})
+
+
+def test_a_row_takes_eight_bytes_an_item():
+    values = np.random.default_rng(0).random((50, 3000))
+    scores = WeightedSum([sparse_scores(sparse.csr_array(values.astype(np.float32)))], [1.0])
+    rows = as_log_weights(scores, kept=200)
+    assert {(row.items.dtype.name, row.logs.dtype.name, len(row)) for row in rows} == {("int32", "float32", 200)}
+    whole = {id(array.base): array.base.nbytes for row in rows for array in (row.items, row.logs)}
+    assert sum(whole.values()) == 50 * 200 * 8
 
 
 @pytest.mark.parametrize("weights", [{}, dict.fromkeys(EVIDENCE, 0.0)])
 def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
     made = _guidance(catalog, weights)
-    assert made.log_weights(ASKED) == [{}, {}, {}]
+    assert _by_item(made.log_weights(ASKED)) == [{}, {}, {}]
     made.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["guidance.json"], "no likes of people"
     assert Guidance.load(tmp_path, catalog) is None is Guidance.load(tmp_path / "nowhere", catalog)
@@ -59,8 +81,9 @@ def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_pat
     items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
     other = Catalog([Item("New", 2024), *items])
     for options in ({}, {"without_own": True, "earlier": True}):
-        found = Guidance.load(tmp_path, other).log_weights(ASKED, **options)
-        assert found == _guidance(other, weights).log_weights(ASKED, **options)
+        made = Guidance.load(tmp_path, other), _guidance(other, weights)
+        found, expected = (_by_item(own.log_weights(ASKED, **options)) for own in made)
+        assert found == expected
 
 
 def test_a_file_does_not_decide_that_foreign_code_runs(catalog, tmp_path, monkeypatch):

@@ -28,9 +28,11 @@ from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.exceptions import VLLMValidationError  # noqa: E402
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality  # noqa: E402
 
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest  # noqa: E402
+from convrec.generation.constraint import ConstraintState  # noqa: E402
+from convrec.generation.trie import CatalogTrie, ListRequest  # noqa: E402
 from convrec.generation.vllm_constraint import VllmCatalogConstraint, engine_options  # noqa: E402
 from convrec.generation.vllm_requests import request_options, requested_list  # noqa: E402
+from tests.generation.vocabularies import log_weights  # noqa: E402
 
 PLACES, STEPS = 5, 400
 
@@ -56,7 +58,7 @@ def follow_a_changing_batch(trie_file: Path, trie: CatalogTrie, vocab_size: int)
                 batch[place] = last
                 moved.append((len(batch), place, MoveDirectionality.UNIDIRECTIONAL))
         elif len(batch) < PLACES and draw.random() < 0.4:
-            guided = ListRequest(2, log_weights={1: 1.5, 3: -1.0})
+            guided = ListRequest(2, log_weights=log_weights({1: 1.5, 3: -1.0}))
             request = draw.choice([None, guided, ListRequest(3, banned=[0, 4]), ListRequest(1, allowed=[2])])
             params = SamplingParams(extra_args=request and request_options(request, 1.7))
             batch.append(([], request))

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.training.embedded import make_model, train_tokenizer
 from tests.generation.small import save, sizes
 

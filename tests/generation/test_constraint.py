@@ -10,8 +10,9 @@ from tokenizers import normalizers
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import format_list, parse_list
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
 
@@ -42,6 +43,12 @@ def _decode(trie: CatalogTrie, requests: list[ListRequest], vocab_size: int, see
         state.advance(columns[-1])
     assert not state.lost.any()
     return torch.stack(columns, dim=1)
+
+
+def _allowed(state: ConstraintState, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the next tokens that the mask allows, as booleans (B, vocab)."""
+    scores = torch.zeros(len(state.lost if rows is None else rows), state._bias.shape[1])
+    return state.mask_(scores, rows).isfinite()
 
 
 @KINDS
@@ -115,9 +122,9 @@ def test_what_is_allowed_in_a_small_catalog():
         ({y1979}, {tokenizer.eos_token_id, tokenizer.pad_token_id}, y1979, tokenizer.pad_token_id),
     ]
     for *allowed, first, second in expected:
-        assert [set(row.nonzero().squeeze(1).tolist()) for row in state.allowed()] == allowed
+        assert [set(row.nonzero().squeeze(1).tolist()) for row in _allowed(state)] == allowed
         state.advance(torch.tensor([first, second]))
-    assert y1979_n not in state.allowed()[0].nonzero()
+    assert y1979_n not in _allowed(state)[0].nonzero()
     assert not state.lost.any()
     state.advance(torch.tensor([heat, tokenizer.eos_token_id]))
     assert state.lost.tolist() == [True, False]
@@ -176,7 +183,7 @@ def test_what_was_allowed_at_each_step_can_be_told_afterwards(kind, task):
     assert torch.equal(AllowedTokens.stack(parts, completions.shape[1]).booleans(), found.booleans())
     state = ConstraintState(trie, requests, vocab_size)
     for t in range(completions.shape[1]):
-        allowed = state.allowed()
+        allowed = _allowed(state)
         assert torch.equal(found.booleans()[:, t], allowed[:, torch.from_numpy(trie.alphabet)] | ~mask[:, t, None])
         assert int(allowed.sum()) == int(allowed[:, torch.from_numpy(trie.alphabet)].sum()), "others are not allowed"
         state.advance(completions[:, t])
@@ -246,12 +253,12 @@ def test_rows_take_turns_and_leave_others_alone():
     for step in range(12):
         if step == 4:
             state.put(first, [newcomer])
-        token = state.allowed(second).int().argmax(dim=1)
-        assert torch.equal(state.allowed(second), alone.allowed())
+        token = _allowed(state, second).int().argmax(dim=1)
+        assert torch.equal(_allowed(state, second), _allowed(alone))
         state.advance(token, second)
         alone.advance(token)
         if step >= 4:
-            assert torch.equal(state.allowed(first), later.allowed())
-            token = later.allowed().int().argmax(dim=1)
+            assert torch.equal(_allowed(state, first), _allowed(later))
+            token = _allowed(later).int().argmax(dim=1)
             later.advance(token)
             state.advance(token, first)

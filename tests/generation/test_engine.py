@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
-from convrec.generation.constraint import ListRequest
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.lists import EngineOptions
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import ListRequest
 from convrec.project.config.params import load_params, parse_params
 from convrec.project.errors import InputError
 from tests.conftest import ROOT

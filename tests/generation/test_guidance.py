@@ -9,23 +9,24 @@ from transformers import GenerationConfig
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 from convrec.project.errors import InputError
 from convrec.training.embedded import make_model
 from convrec.training.rl.logprobs import sampled_log_probs
 from tests.generation.small import sizes
-from tests.generation.vocabularies import TOKENIZERS
+from tests.generation.vocabularies import TOKENIZERS, by_item, log_weights
 
 KINDS = pytest.mark.parametrize("kind", sorted(TOKENIZERS))
 LINES = ["Alien (1979)", "Alien", "Alien 3 (1992)", "Heat (1995)", "Up (2009)"]  # the beginnings of others, and others
 REQUESTS = [
-    ListRequest(2, log_weights={1: 2.0, 2: -1.5, 3: 0.5}),
-    ListRequest(2, banned=[0], log_weights={0: 9.0, 4: 1.0}),
-    ListRequest(1, allowed=[0, 2, 4], log_weights={2: 3.0, 3: 50.0}),
+    ListRequest(2, log_weights=log_weights({1: 2.0, 2: -1.5, 3: 0.5})),
+    ListRequest(2, banned=[0], log_weights=log_weights({0: 9.0, 4: 1.0})),
+    ListRequest(1, allowed=[0, 2, 4], log_weights=log_weights({2: 3.0, 3: 50.0})),
     ListRequest(2),
-    ListRequest(3, banned=[4], log_weights=dict.fromkeys(range(5), 1.3)),
+    ListRequest(3, banned=[4], log_weights=log_weights(dict.fromkeys(range(5), 1.3))),
 ]
 PENALTY, TEMPERATURE = 1.4, 0.8
 
@@ -52,7 +53,7 @@ class _Tiny:
 
 def _plain_lists(tiny: _Tiny, request: ListRequest) -> dict[tuple[int, ...], float]:
     """Return the probability of each list by its tokens: model times mean weight, token by token."""
-    eos, weights = tiny.tokenizer.eos_token_id, request.log_weights
+    eos, weights = tiny.tokenizer.eos_token_id, by_item(request.log_weights)
 
     def lines_of(chosen: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
         last = len(chosen) == request.length - 1
@@ -128,12 +129,9 @@ def test_the_probability_of_every_list_is_that_of_a_plain_loop(kind, number):
 @KINDS
 def test_equal_weights_and_none_are_the_model_alone(kind):
     tiny = _Tiny(kind)
-    plain, equal = (
-        _plain_lists(tiny, ListRequest(2, log_weights=weights)) for weights in ({}, dict.fromkeys(range(5), 4.0))
-    )
-    state = ConstraintState(
-        tiny.trie, [ListRequest(2), ListRequest(2, log_weights=dict.fromkeys(range(5), 4.0))], tiny.vocab
-    )
+    requests = [ListRequest(2), ListRequest(2, log_weights=log_weights(dict.fromkeys(range(5), 4.0)))]
+    plain, equal = (_plain_lists(tiny, request) for request in requests)
+    state = ConstraintState(tiny.trie, requests, tiny.vocab)
     torch.testing.assert_close(*state.mask_(tiny.logits(()).repeat(2, 1)).log_softmax(1), rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(list(plain.values()), list(equal.values()), rtol=1e-9, atol=0)
 
@@ -141,7 +139,7 @@ def test_equal_weights_and_none_are_the_model_alone(kind):
 @KINDS
 def test_a_large_weight_decides_alone(kind):
     tiny = _Tiny(kind)
-    request = ListRequest(3, log_weights={2: 90.0, 4: 60.0, 0: 30.0})
+    request = ListRequest(3, log_weights=log_weights({2: 90.0, 4: 60.0, 0: 30.0}))
     best = max((probability, tokens) for tokens, probability in _plain_lists(tiny, request).items())
     text = tiny.tokenizer.decode(best[1], skip_special_tokens=True)
     assert text.split("\n") == [LINES[i] for i in (2, 4, 0)] and best[0] > 0.99
@@ -180,7 +178,7 @@ def test_generation_samples_the_guided_distribution(kind):
 @KINDS
 def test_guidance_of_beams_sums_to_the_weights_of_the_items(kind):
     tiny = _Tiny(kind)
-    request = ListRequest(2, banned=[0], log_weights={1: 2.0, 2: -1.5, 3: 0.5})
+    request = ListRequest(2, banned=[0], log_weights=log_weights({1: 2.0, 2: -1.5, 3: 0.5}))
     sums = {}
     for tokens in _plain_lists(tiny, request):
         state, total = ConstraintState(tiny.trie, [request], tiny.vocab), 0.0
@@ -190,7 +188,8 @@ def test_guidance_of_beams_sums_to_the_weights_of_the_items(kind):
         sums[
             tuple(LINES.index(line) for line in tiny.tokenizer.decode(tokens, skip_special_tokens=True).split("\n"))
         ] = total
-    weights = {i: math.exp(request.log_weights.get(i, 0.0)) for i in range(1, 5)}
+    logs = by_item(request.log_weights)
+    weights = {i: math.exp(logs.get(i, 0.0)) for i in range(1, 5)}
     for (first, second), total in sums.items():
         means = sum(weights.values()) / 4, sum(weights[i] for i in weights if i != first) / 3
         expected = math.log(weights[first] / means[0]) + math.log(weights[second] / means[1])
@@ -213,4 +212,11 @@ def test_rows_take_turns_with_their_own_weights():
 def test_weights_that_cannot_be_are_refused(weights, named):
     tiny = _Tiny("embedded")
     with pytest.raises(InputError, match=named):
-        tiny.trie.check([ListRequest(1, log_weights=weights)])
+        tiny.trie.check([ListRequest(1, log_weights=log_weights(weights))])
+
+
+@pytest.mark.parametrize("items", [[3, 1], [2, 2]])
+def test_weights_whose_items_do_not_ascend_are_refused(items):
+    weights = LogWeights(np.array(items), np.zeros(2))
+    with pytest.raises(InputError, match="log_weights: its items do not ascend"):
+        _Tiny("embedded").trie.check([ListRequest(1, log_weights=weights)])

@@ -7,20 +7,20 @@ import pytest
 import torch
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists
 from convrec.generation.line_tokens import generation_prompt
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes
-from tests.generation.vocabularies import TOKENIZERS
+from tests.generation.vocabularies import TOKENIZERS, log_weights
 
 LINES = ["Alien (1979)", "Alien", "Alien 3 (1992)", "Heat (1995)", "Up (2009)"]  # the beginnings of others, and others
 REQUESTS = [
-    ListRequest(3, log_weights={1: 2.0, 2: -1.5, 3: 0.5}),
+    ListRequest(3, log_weights=log_weights({1: 2.0, 2: -1.5, 3: 0.5})),
     ListRequest(1, banned=[0]),
     ListRequest(5),
-    ListRequest(2, allowed=[0, 2, 4], log_weights={2: 3.0}),
+    ListRequest(2, allowed=[0, 2, 4], log_weights=log_weights({2: 3.0})),
 ]
 PENALTY = 1.3
 

@@ -1,8 +1,8 @@
 import pytest
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.list_lengths import require_length
+from convrec.generation.trie import catalog_trie
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, embedded
 

@@ -12,15 +12,22 @@ from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, model_lists
+from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, list_writer
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.errors import InputError
 from tests.generation.random_model import make_random_model, prompts_of
+from tests.generation.vocabularies import log_weights
 
 SETTINGS = ListSettings(None, 5, 16)
+SETTINGS_OF_THREE = ListSettings(None, 3, 1)  # what a list of the catalog takes is not cut
 OPTIONS = EngineOptions("transformers", "cpu", 2, 1, 0.5)
 ROWS = [{"messages": prompt} for prompt in prompts_of(9)]
+
+
+def model_lists(*asked, weights=None):
+    with list_writer(*asked) as write:
+        return write(weights)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,7 @@ def test_lists_from_the_catalog_alone(model, asked):
     )
     seen = ["Heat (1995)", "M"]
     rows = [{**ROWS[0], "seen_titles": []}, {**ROWS[0], "seen_titles": seen}, {**ROWS[1], "seen_titles": seen}]
-    settings = ListSettings(None, 3, 1)  # what a list of the catalog takes is not cut
+    settings = SETTINGS_OF_THREE
     lists = model_lists(model, rows, settings, OPTIONS, catalog).texts
     assert asked == [2, 1], "one prompt with other seen titles is another list"
     for text, row in zip(lists, rows, strict=True):
@@ -117,6 +124,24 @@ def test_lists_from_the_catalog_alone(model, asked):
         model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
     with pytest.raises(InputError, match=r"evaluate\.constrained: a list of 3 items .*; or set it to false"):
         check_constraint(model, [{"seen_titles": []}, {"seen_titles": ["Heat", "Up"]}], smaller, 3)
+
+
+def test_one_engine_writes_the_lists_of_all_weights(model, asked, monkeypatch):
+    """They are those of an engine for each, and none is written twice."""
+    catalog = Catalog([Item(title, 2000) for title in ("Heat", "Alien", "Up", "M", "Dune")])
+    rows = [{**row, "seen_titles": []} for row in ROWS[:3]]
+    weights = [None, [log_weights({item: 5.0}) for item in range(3)], [log_weights({3: 2.0, 4: 1.0})] * 3]
+    apart = []
+    for own in weights:
+        apart.append(model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog, weights=own))
+        shutil.rmtree("checkpoints")
+    loads, load = [], TransformersEngine.load
+    monkeypatch.setattr(TransformersEngine, "load", lambda *given, **more: loads.append(given) or load(*given, **more))
+    asked.clear()
+    with list_writer(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog) as write:
+        assert [write(own) for own in [*weights, *weights]] == [*apart, *apart]
+    assert len(loads) == 1 and asked == [2, 1] * 3
+    assert len({text for lists in apart for text in lists.texts}) > 3
 
 
 ENTRIES = st.dictionaries(st.text(max_size=5), st.text(max_size=8), min_size=1, max_size=4)

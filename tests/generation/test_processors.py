@@ -6,9 +6,9 @@ from transformers import LogitsProcessor
 
 from convrec.data.catalog import Catalog
 from convrec.data.parsing import parse_list
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.project.errors import InputError
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes

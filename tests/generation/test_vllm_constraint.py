@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.line_tokens import tokenize_lines
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.generation.vllm_requests import request_options
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes
-from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list
+from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list, log_weights
 
 SIZES, PENALTY = sizes(64, 64, heads=2), 1.6
 LINES = [str(item) for item in FILMS]
@@ -23,7 +23,7 @@ REQUESTS = [
     ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]),
     ListRequest(6, banned=list(range(12))),
     ListRequest(2),
-    ListRequest(5, log_weights={0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5}),
+    ListRequest(5, log_weights=log_weights({0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5})),
 ]
 
 

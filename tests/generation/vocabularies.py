@@ -2,16 +2,17 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from convrec.data.catalog import Item
-from convrec.generation.constraint import ListRequest
 from convrec.generation.line_tokens import LineTokens
+from convrec.generation.trie import ListRequest, LogWeights
 from convrec.training.embedded import train_tokenizer
 
 FILMS = [
@@ -129,6 +130,17 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+def log_weights(weights: Mapping[int, float]) -> LogWeights:
+    """Return these logarithms, by item."""
+    items = sorted(weights)
+    return LogWeights(np.array(items, np.int32), np.array([weights[item] for item in items], np.float32))
+
+
+def by_item(weights: LogWeights) -> dict[int, float]:
+    """Return the logarithms by item."""
+    return dict(zip(weights.items.tolist(), weights.logs.tolist(), strict=True))
+
+
 def greedy_list(
     lines: Sequence[LineTokens], request: ListRequest, eos: int, scores: Callable[[list[int]], Sequence[float]]
 ) -> tuple[list[int], list[int]]:
@@ -139,6 +151,7 @@ def greedy_list(
     """
     chosen: list[int] = []
     written: list[int] = []
+    logs = by_item(request.log_weights)
     while len(chosen) < request.length:
         last = len(chosen) == request.length - 1
         place = 2 * bool(chosen) + last
@@ -155,7 +168,7 @@ def greedy_list(
             weights: dict[int, list[float]] = {}
             for item, line in open_items.items():
                 if len(line) > step and line[:step] == begun:
-                    weights.setdefault(line[step], []).append(math.exp(request.log_weights.get(item, 0.0)))
+                    weights.setdefault(line[step], []).append(math.exp(logs.get(item, 0.0)))
             row = scores(written)
             guided = {token: row[token] + math.log(sum(own) / len(own)) for token, own in weights.items()}
             best = max(sorted(guided), key=guided.__getitem__)

@@ -6,9 +6,9 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
 from convrec.generation.allowed_tokens import allowed_tokens
-from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.pretrained import load_config, load_tokenizer
+from convrec.generation.trie import CatalogTrie
 from convrec.training.embedded import make_model
 from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 from tests.generation.small import sizes

@@ -6,14 +6,18 @@ import pandas as pd
 import pytest
 import torch
 
+from convrec.classical.guidance import Guidance
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, write_rows
 from convrec.pipeline import preflight as module
 from convrec.pipeline.memory import smaller_settings, with_settings
 from convrec.pipeline.preflight import require_machine
+from convrec.pipeline.stages import guidance
 from convrec.pipeline.trial import STEPS, ScratchProject, Trial, run_trials, trial_params
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
+from convrec.registry.tracking import SilentRun
 from tests.pipeline.sft_project import lose_memory, make_sft_project
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
@@ -58,6 +62,7 @@ DDP = {"rank_grpo.launch": "configs/accelerate/ddp.yaml", "rank_grpo.num_process
         ({"data.source": ["synthetic", "feedback"]}, 0, "data", "convrec feedback export"),
         ({"evaluate.engine": "vllm"}, 0, "vLLM", "pip install -e '.[gpu]'"),
         (ZERO3, 0, "DeepSpeed", "pip install -e '.[gpu]'"),
+        ({"demonstrations.embedder.name": "."}, 0, "sentence_transformers", "pip install -e '.[embedders]'"),
         (DDP, 2, "rank_grpo.launch", "set rank_grpo.num_processes to 2 or fewer"),
     ],
 )
@@ -152,6 +157,10 @@ def test_the_scratch_project_has_the_longest_rows(project):
     scratch = ScratchProject(params, paths, paths.root / "scratch")
     save_model(scratch.own.model("base"), 0)
     scratch.make_rows_longest()
+    whole = [row["prompt_id"] for row in read_rows(scratch.own.split("train"))]
+    held_out = [row["prompt_id"] for row in read_rows(scratch.own.split("validation"))]
+    assert len(held_out) == params.evaluate.batch_size and whole == [row["prompt_id"] for row in rows] + held_out
+    scratch.shorten_training()
     prompts = STEPS * params.rank_grpo.per_device_train_batch_size // params.rank_grpo.num_generations
     sequences = STEPS * params.sft.per_device_train_batch_size * params.sft.gradient_accumulation_steps
     assert len(read_rows(scratch.own.demonstration("train"))) == sequences
@@ -160,6 +169,33 @@ def test_the_scratch_project_has_the_longest_rows(project):
     assert len(read_rows(paths.split("train"))) == 300, "the project's own rows stay"
     lists = {row[params.sft.lists] for row in read_rows(scratch.own.demonstration("train"))}
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
+
+
+def test_the_evidence_of_a_trial_gets_weights_whatever_the_model(project):
+    """Later trials are guided, also where held-out users like what nobody likes in training."""
+    params, paths = project
+    rows = [make_row(f"t{n}", [("Heat", 1975)], f"film {n}", conversation_id=f"t{n}") for n in range(9)]
+    write_rows(pd.DataFrame(rows), paths.split("train"))
+    scratch = ScratchProject(params, paths, paths.root / "scratch")
+    for name in ("base", "sft"):
+        save_model(scratch.own.model(name), 0)
+    scratch.make_rows_longest()
+    guidance.run(scratch.params, scratch.own, SilentRun())
+    scratch.shorten_training()
+    found = Guidance.load(scratch.own.guidance, Catalog.read(paths.catalog))
+    assert found is not None and any(found.weights.values())
+    assert len(read_rows(scratch.own.split("train"))) == 9
+
+
+def test_a_trial_of_guidance_without_memory_says_what_to_change(project, monkeypatch):
+    def run(scratch, stage, limit):
+        if stage == "base_model":
+            save_model(scratch.own.model("base"), 0)
+        return _trial(stage, -9, True) if stage == "guidance" else _trial(stage)
+
+    monkeypatch.setattr(ScratchProject, "run", run)
+    with pytest.raises(InputError, match=r"guidance: memory does not suffice .* or set guidance\.fit_prompts to 0"):
+        list(run_trials(*project, 1000))
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog, Item
-from convrec.generation.constraint import Guide
 from convrec.generation.lists import ListSettings
+from convrec.generation.trie import Guide
 from convrec.service.recommender import Recommender
 from convrec.service.served import Batcher, ServedModel
 from convrec.training.embedded import make_model, train_tokenizer

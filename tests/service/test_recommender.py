@@ -12,6 +12,7 @@ from convrec.data.conversations import messages_of
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommendation, RecommendedList
+from tests.generation.vocabularies import log_weights
 from tests.service.recommending import CATALOG, SETTINGS, make_recommender
 from tests.small_project import ROOT
 
@@ -57,7 +58,7 @@ def test_the_guide_of_a_conversation_guides_its_list():
 
     def guide(rows):
         asked.extend((row["messages"][-1]["content"], row["seen_titles"]) for row in rows)
-        return [{0: 90.0, 2: 60.0} if "Her" in row["seen_titles"] else {} for row in rows]
+        return [log_weights({0: 90.0, 2: 60.0} if "Her" in row["seen_titles"] else {}) for row in rows]
 
     guided = make_recommender(guide=guide)
     texts = ["I loved Her and Alien", "I liked Heat and Fargo"]

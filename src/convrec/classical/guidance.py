@@ -1,20 +1,20 @@
 """Guidance: the weights of items in a constrained list, from collaborative evidence."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import EVIDENCE, Evidence, largest
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.generation.constraint import LARGEST_LOG, Guide
+from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, Guide, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
@@ -46,7 +46,7 @@ class Guidance:
         if not any(weights.values()):
             return None
         embedder = {"name": made["name"], "revision": made.get("revision"), "trust_remote_code": trust_remote_code}
-        make: Callable[[], Embedder] = lambda: make_embedder([], **embedder, device=device)  # noqa: E731
+        make = partial(make_embedder, [], **embedder, device=device)
         return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
 
     def save(self, folder: Path) -> None:
@@ -59,14 +59,14 @@ class Guidance:
 
     def log_weights(
         self, prompts: Sequence[Row], *, without_own: bool = False, earlier: bool = False
-    ) -> list[dict[int, float]]:
-        """Return the logarithm of the weight of each prompt's items, 0 for those that are left out.
+    ) -> list[LogWeights]:
+        """Return the logarithm of the weight of each prompt's items.
 
         `without_own` and `earlier` are as in `Evidence.terms`.
         """
         kinds = [kind for kind in EVIDENCE if self.weights.get(kind)]
         if not kinds or not prompts:
-            return [{} for _ in prompts]
+            return [NO_GUIDANCE] * len(prompts)
         terms = self.evidence.terms(prompts, without_own=without_own, earlier=earlier, kinds=kinds)
         total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
         return as_log_weights(total, self.evidence.kept)
@@ -78,12 +78,17 @@ def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = 
     return None if guidance is None else guidance.log_weights
 
 
-def as_log_weights(scores: WeightedSum, kept: int) -> list[dict[int, float]]:
-    """Return the best items' scores of each prompt, less that of the next one."""
-    found: list[dict[int, float]] = []
+def as_log_weights(scores: WeightedSum, kept: int) -> list[LogWeights]:
+    """Return the best items' scores of each prompt, less that of the next one.
+
+    Where the best is more than `LARGEST_LOG`, all are lowered in proportion, so that their order stays.
+    """
+    found: list[LogWeights] = []
     for _, block in scores.blocks(max(1, _CELLS // scores.shape[1])):
-        rows: sparse.csr_array = largest(block.cpu().numpy().astype(np.float64), kept)
+        rows = largest(block.cpu().numpy().astype(np.float64), kept)
         for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-            logs = np.minimum(rows.data[start:end], LARGEST_LOG)
-            found.append(dict(zip(rows.indices[start:end].tolist(), logs.tolist(), strict=True)))
+            logs = rows.data[start:end]
+            if (best := logs.max(initial=0)) > LARGEST_LOG:
+                logs = np.minimum(logs * (LARGEST_LOG / best), LARGEST_LOG)
+            found.append(LogWeights(rows.indices[start:end], logs))
     return found

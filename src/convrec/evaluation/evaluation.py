@@ -1,6 +1,7 @@
 """One evaluation: the rows of a split, how models write lists for them, and how lists are scored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,8 @@ from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.constraint import Guide
-from convrec.generation.lists import EngineOptions, ListSettings, model_lists
+from convrec.generation.lists import EngineOptions, ListSettings, list_writer
+from convrec.generation.trie import Guide, LogWeights
 from convrec.project.paths import Paths
 
 
@@ -87,13 +88,26 @@ class Evaluation:
         settings: ListSettings | None = None,
         guide: Guide | None = None,
     ) -> ScoredLists:
-        """Return the scores of a model's greedy lists; if `constrained`, they contain only catalog items.
+        """Return the scores of a model's greedy lists (see `of_guided`); `guide` guides constrained ones."""
+        with self.of_guided(model, constrained, settings) as scored:
+            return scored(guide(self.prompts) if constrained and guide else None)
 
-        `settings` are those of the model, if it has its own; `guide` guides the constrained lists.
+    @contextmanager
+    def of_guided(
+        self, model: Path, constrained: bool = True, settings: ListSettings | None = None
+    ) -> Iterator[Callable[[Sequence[LogWeights] | None], ScoredLists]]:
+        """Give the function from the weights of each prompt to the scores of a model's greedy lists; it loads once.
+
+        If `constrained`, the lists contain only catalog items. `settings` are those of the model, if it has its own.
         """
-        catalog, weights = (self.catalog, guide and guide(self.prompts)) if constrained else (None, None)
-        found = model_lists(model, self.prompts, settings or self.settings, self.engine, catalog, weights)
-        return self.of_lists(found.texts, found.truncated_share)
+        catalog = self.catalog if constrained else None
+        with list_writer(model, self.prompts, settings or self.settings, self.engine, catalog) as write:
+
+            def scored(log_weights: Sequence[LogWeights] | None) -> ScoredLists:
+                found = write(log_weights)
+                return self.of_lists(found.texts, found.truncated_share)
+
+            yield scored
 
     def items(self, texts: Mapping[str, str]) -> dict[str, list[int]]:
         """Return the catalog indices that each list recommends, by prompt_id."""

@@ -1,7 +1,7 @@
 """The weights of evidence that guides a model's lists, fitted to the lists themselves."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +15,11 @@ from convrec.evaluation.evaluation import Evaluation
 
 logger = logging.getLogger(__name__)
 
-_SCALES = (0.5, 1.0, 2.0, 4.0)  # of the weights that suit the evidence alone
-_FACTORS = (0.0, 0.5, 2.0)  # of one weight
+_SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the evidence alone; 16 all but silences a model
+_FACTORS = ((0.5, 0.0), (2.0,))  # of one weight: less, or more
 _FIRST = 0.25  # what a weight of 0 is multiplied from
 _LEAST_GAIN = 1e-3  # of NDCG: less is noise
+_CLEAR_LOSS = 5e-3  # of NDCG: going on in the same direction loses more
 
 
 class GuidanceFit(NamedTuple):
@@ -35,28 +36,40 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
     The weights of the evidence alone give a direction; its scale is chosen first, and then each weight is changed once.
     Weights are kept only where they gain, so useless evidence gets none.
     """
-    terms = evidence.terms(evaluation.prompts, without_own=False, earlier=False)
-
-    def ndcg(weights: Mapping[str, float]) -> float:
-        guided = WeightedSum([terms[kind] for kind in EVIDENCE], [weights[kind] for kind in EVIDENCE])
-        guide = (lambda _: as_log_weights(guided, evidence.kept)) if any(weights.values()) else None
-        found = float(evaluation.of_model(model, True, guide=guide).scores[evaluation.headline].mean())
-        shown = ", ".join(f"{kind} {weights[kind]:.3g}" for kind in EVIDENCE)
-        logger.info("guidance: %s %.4f with %s", evaluation.headline, found, shown)
-        return found
-
     prompts, catalog = evaluation.prompts, evaluation.catalog
+    terms = evidence.terms(prompts, without_own=False, earlier=False)
     positives, seen = count_positives(evaluation.rows, prompts, catalog), seen_items(prompts, catalog)
     alone = fit_weights(terms, {}, positives, seen, np.arange(len(prompts)), evaluation.settings.list_length).values
-    weights = dict.fromkeys(EVIDENCE, 0.0)
-    best = unguided = ndcg(weights)
-    for scale in _SCALES if any(alone.values()) else ():
-        tried = {kind: scale * weight for kind, weight in alone.items()}
-        if (found := ndcg(tried)) > best + _LEAST_GAIN:
-            weights, best = tried, found
-    for kind in EVIDENCE if any(weights.values()) else ():
-        for factor in _FACTORS:
-            tried = {**weights, kind: (weights[kind] or _FIRST) * factor}
-            if tried != weights and (found := ndcg(tried)) > best + _LEAST_GAIN:
-                weights, best = tried, found
+    with evaluation.of_guided(model) as scored:
+
+        def ndcg(weights: Mapping[str, float]) -> float:
+            guided = WeightedSum([terms[kind] for kind in EVIDENCE], [weights[kind] for kind in EVIDENCE])
+            log_weights = as_log_weights(guided, evidence.kept) if any(weights.values()) else None
+            found = float(scored(log_weights).scores[evaluation.headline].mean())
+            shown = ", ".join(f"{kind} {weights[kind]:.3g}" for kind in EVIDENCE)
+            logger.info("guidance: %s %.4f with %s", evaluation.headline, found, shown)
+            return found
+
+        weights = dict.fromkeys(EVIDENCE, 0.0)
+        best = unguided = ndcg(weights)
+
+        def climb(candidates: Iterable[dict[str, float]]) -> bool:
+            """Return whether one of the weights gains, and keep the best; end where they lose clearly."""
+            nonlocal weights, best
+            before = weights
+            for tried in candidates:
+                if tried == weights:
+                    continue
+                if (found := ndcg(tried)) > best + _LEAST_GAIN:
+                    weights, best = tried, found
+                elif found < best - _CLEAR_LOSS:
+                    break
+            return weights is not before
+
+        climb({kind: scale * weight for kind, weight in alone.items()} for scale in _SCALES)
+        for kind in EVIDENCE if any(weights.values()) else ():
+            start, own = weights, weights[kind] or _FIRST
+            for factors in _FACTORS:
+                if climb({**start, kind: factor * own} for factor in factors):
+                    break
     return GuidanceFit(weights, best, unguided)

@@ -6,17 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from convrec.generation.constraint import (
-    DONE,
-    CatalogTrie,
-    ListRequest,
-    mean_log,
-    ranges,
-    root_layers,
-    sums_of_runs,
-)
-
-_NUM_ROOTS = DONE + 1
+from convrec.generation.constraint import mean_log, ranges, sums_of_runs
+from convrec.generation.trie import DONE, NUM_ROOTS, CatalogTrie, ListRequest, root_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +94,7 @@ def allowed_tokens(
     nodes, written, lost = _follow(trie, requests, completion_ids, mask)
     width = mask.shape[1]
     of_root, bases = root_layers(trie)
-    layers = np.where(mask, of_root[np.minimum(nodes, _NUM_ROOTS)], len(bases) - 1)
+    layers = np.where(mask, of_root[np.minimum(nodes, NUM_ROOTS)], len(bases) - 1)
     below = np.flatnonzero(mask & (layers == len(bases) - 2))
     which, edges = ranges(trie.pointers[nodes.ravel()[below]], trie.pointers[nodes.ravel()[below] + 1])
     opened = below[which], trie.columns[edges]
@@ -136,8 +127,8 @@ def _guidance(
         return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
     width, num_leaves = mask.shape[1], len(trie.first_edges)
     shut, times = _by_leaf(trie, *closings)
-    items, logs = (np.concatenate(part) for part in zip(*weighted, strict=True))
-    keys, weights = _by_leaf(trie, owners, items, np.exp(logs))
+    items, values = (np.concatenate(part) for part in zip(*weighted, strict=True))
+    keys, weights = _by_leaf(trie, owners, items, values)
     nearest = np.searchsorted(shut, keys)
     is_shut = np.r_[shut, -1][nearest] == keys
     ends = np.where(is_shut, np.r_[times, width][nearest], width)  # the last time at which a weighted leaf is open
@@ -150,7 +141,7 @@ def _guidance(
     first, mass, number = sums_of_runs(which, edges, weights[found])
     which, edges = which[first], edges[first]
     num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
-    several = np.flatnonzero(np.diff(trie.spans[edges], axis=1)[:, 0] > 1)
+    several = np.flatnonzero(trie.num_below[edges] > 1)
     below = trie.spans[edges[several]] + offsets[which[several]][:, None]
     pairs, gone = ranges(*np.searchsorted(shut, below.T))
     gone_before = pairs[times[gone] < at[which[several[pairs]]] % width]
@@ -180,7 +171,7 @@ def _follow(
         keys = (node << 32) + tokens
         edges = np.minimum(np.searchsorted(trie.keys, keys), len(trie.keys) - 1)
         lost |= is_token & (trie.keys[edges] != keys)
-        node = edges + _NUM_ROOTS
+        node = edges + NUM_ROOTS
         ends = np.flatnonzero(is_token & (trie.pointers[node] == trie.pointers[node + 1]))
         items = trie.items[trie.spans[edges[ends], 0]]
         rows = ends[items < trie.num_items]
@@ -216,15 +207,15 @@ def _closed_edges(
     found = [(rows, edges, times)]
     while len(edges):
         parents = trie.keys[edges] >> 32
-        inner = parents >= _NUM_ROOTS
-        rows, edges, times = rows[inner], parents[inner] - _NUM_ROOTS, times[inner]
+        inner = parents >= NUM_ROOTS
+        rows, edges, times = rows[inner], parents[inner] - NUM_ROOTS, times[inner]
         found.append((rows, edges, times))
     rows, edges, times = (np.concatenate(part) for part in zip(*found, strict=True))
     order = np.lexsort((times, edges, rows))
     rows, edges, times = rows[order], edges[order], times[order]
     ends = np.flatnonzero(np.r_[(rows[1:] != rows[:-1]) | (edges[1:] != edges[:-1]), True][: len(rows)])
     counts = np.diff(ends, prepend=-1)
-    whole = ends[counts == np.diff(trie.spans[edges[ends]], axis=1)[:, 0]]
+    whole = ends[counts == trie.num_below[edges[ends]]]
     return rows[whole], edges[whole], times[whole]
 
 

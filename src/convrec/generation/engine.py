@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.prompts import Prompt
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ from transformers.distributed.fsdp import is_fsdp_managed_module
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState, ListRequest
 from convrec.generation.full_attention import order_hindrance
+from convrec.generation.trie import CatalogTrie
 
 _ROOM = 128  # tokens
 

@@ -1,6 +1,6 @@
 """Checks whether lists of catalog items fit in the maximum completion length."""
 
-from convrec.generation.constraint import CatalogTrie
+from convrec.generation.trie import CatalogTrie
 from convrec.project.errors import InputError
 
 

@@ -4,19 +4,20 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import NO_GUIDANCE, CatalogTrie, ListRequest, catalog_trie
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
+from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
 from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
@@ -32,7 +33,7 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     if request is not None:
         allowed = None if request.allowed is None else sorted(request.allowed)
         asked += [request.length, sorted(request.banned), allowed]
-        asked += [sorted(request.log_weights.items())] if request.log_weights else []
+        asked += [own.tolist() for own in (request.log_weights.items, request.log_weights.logs) if len(own)]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]
 
 
@@ -143,7 +144,7 @@ def load_engine(
 
 
 def list_request(
-    row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: Mapping[int, float] = NO_GUIDANCE
+    row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: LogWeights = NO_GUIDANCE
 ) -> ListRequest:
     """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights."""
     return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
@@ -182,48 +183,57 @@ def _is_installed(library: str) -> bool:
         return False
 
 
-def model_lists(
+# Writes the lists of a model, guided by the weights of each row, or by none.
+ListWriter = Callable[[Sequence[LogWeights] | None], ModelLists]
+
+
+@contextmanager
+def list_writer(
     model: Path,
     rows: Sequence[Mapping[str, Any]],
     settings: ListSettings,
     options: EngineOptions,
     catalog: Catalog | None = None,
-    log_weights: Sequence[Mapping[int, float]] | None = None,
-) -> ModelLists:
-    """Return one greedy list for each canonical conversation row from the model's folder, which may hold adapters.
+) -> Iterator[ListWriter]:
+    """Give the function that writes one greedy list for each canonical conversation row; it loads the model once.
 
-    With a catalog, the lists hold nothing but its items: the length that is asked for, each once, none seen. They are
-    guided by the `log_weights` of each row, if there are any (`CatalogTrie`). Each distinct prompt is asked once.
-    Finished lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
+    The model's folder may hold adapters. With a catalog, the lists hold nothing but its items: the length that is asked
+    for, each once, none seen; only those can be guided (`CatalogTrie`). Each distinct prompt is asked once. Finished
+    lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    per_row: Sequence[ListRequest | None] = [None] * len(rows)
-    if catalog is not None:
-        weights = log_weights or [NO_GUIDANCE] * len(rows)
-        pairs = zip(rows, weights, strict=True)
-        per_row = [list_request(row, catalog, settings.list_length, own) for row, own in pairs]
-    asked = list(zip(prompts, per_row, strict=True))
-    digests = [request_digest(*pair) for pair in asked]
-    cache = open_list_cache(model, settings, options, catalog)
-    lists = cache.read()
-    distinct = dict(zip(digests, asked, strict=True))
-    missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
-    if missing:
-        how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
-        logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(distinct), how)
-        longest = max(len(ids) for ids, _ in missing.values())
-        trie = None if catalog is None else catalog_trie(catalog, tokenizer)
-        whole = standalone(model, options.trust_remote_code)
-        with whole as folder, closing(load_engine(folder, settings, options, longest, trie)) as engine:
-            wanted = list(missing)
-            requested = [request for _, request in missing.values() if request is not None]
-            for batch in engine.stream([ids for ids, _ in missing.values()], requested):
-                finished = {wanted[index]: text for index, text in batch}
-                cache.append(finished)
-                lists |= finished
-    else:
-        logger.info("%s: its %d lists are kept from before", model, len(distinct))
-    return ModelLists([lists[digest] for digest in digests], share)
+    unguided = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
+    kept = open_list_cache(model, settings, options, catalog)
+    lists = kept.read()
+    with ExitStack() as stack:
+
+        @cache
+        def engine() -> Engine:
+            trie = None if catalog is None else catalog_trie(catalog, tokenizer)
+            folder = stack.enter_context(standalone(model, options.trust_remote_code))
+            longest = max(map(len, prompts))
+            return stack.enter_context(closing(load_engine(folder, settings, options, longest, trie)))
+
+        def write(log_weights: Sequence[LogWeights] | None = None) -> ModelLists:
+            asked: Sequence[ListRequest | None] = unguided or [None] * len(rows)
+            if log_weights is not None and unguided is not None:
+                pairs = zip(unguided, log_weights, strict=True)
+                asked = [replace(request, log_weights=own) for request, own in pairs]
+            digests = [request_digest(*pair) for pair in zip(prompts, asked, strict=True)]
+            distinct = dict(zip(digests, zip(prompts, asked, strict=True), strict=True))
+            missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
+            how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
+            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(distinct), how)
+            if missing:
+                wanted = list(missing)
+                requested = [request for _, request in missing.values() if request is not None]
+                for batch in engine().stream([ids for ids, _ in missing.values()], requested):
+                    finished = {wanted[index]: text for index, text in batch}
+                    kept.append(finished)
+                    lists.update(finished)
+            return ModelLists([lists[digest] for digest in digests], share)
+
+        yield write

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, LogitsProcessor
 
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
+from convrec.generation.trie import CatalogTrie, ListRequest
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
-from convrec.generation.constraint import CatalogTrie, ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.generation.vllm_requests import requested_list, requested_penalty
 from convrec.project.errors import InputError
 

@@ -8,7 +8,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from convrec.generation.constraint import ListRequest
+from convrec.generation.trie import ListRequest
 from convrec.generation.vllm_constraint import CatalogRequests, HeldTokens, penalize_
 from convrec.generation.vllm_requests import requested_list, requested_penalty
 

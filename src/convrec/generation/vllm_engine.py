@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.engine import Engine, TokenIds
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.errors import InputError
 

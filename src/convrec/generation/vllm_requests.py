@@ -5,20 +5,23 @@ only as numbers and lists of numbers.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+import numpy as np
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, model_validator
 
-from convrec.generation.constraint import ListRequest
+from convrec.generation.trie import ListRequest, LogWeights
+
+_Item = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class _Asked(BaseModel, strict=True):
     """The extra arguments of a constrained list; those of others are not read."""
 
     catalog_list_length: PositiveInt
-    catalog_list_banned: list[NonNegativeInt] = []
-    catalog_list_allowed: list[NonNegativeInt] | None = None
-    catalog_list_weighted: list[NonNegativeInt] = []
+    catalog_list_banned: list[_Item] = []
+    catalog_list_allowed: list[_Item] | None = None
+    catalog_list_weighted: list[_Item] = []
     catalog_list_log_weights: list[float] = []
     catalog_list_penalty: PositiveFloat = 1.0
 
@@ -54,8 +57,8 @@ def request_options(request: ListRequest, repetition_penalty: float = 1.0) -> di
         if items is not None:
             options[f"catalog_list_{name}"] = sorted(map(int, items))
     if request.log_weights:
-        options["catalog_list_weighted"] = [int(item) for item in request.log_weights]
-        options["catalog_list_log_weights"] = [float(value) for value in request.log_weights.values()]
+        options["catalog_list_weighted"] = request.log_weights.items.tolist()
+        options["catalog_list_log_weights"] = request.log_weights.logs.tolist()
         options["catalog_list_penalty"] = float(repetition_penalty)
     return options
 
@@ -73,5 +76,6 @@ def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:
     if not options or not options.keys() & _Asked.model_fields.keys():
         return None
     asked = _Asked.model_validate(options)
-    weights = dict(zip(asked.catalog_list_weighted, asked.catalog_list_log_weights, strict=True))
+    items = np.array(asked.catalog_list_weighted, np.int32)
+    weights = LogWeights(items, np.array(asked.catalog_list_log_weights, np.float32))
     return ListRequest(asked.catalog_list_length, asked.catalog_list_banned, asked.catalog_list_allowed, weights)

@@ -20,9 +20,9 @@ from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.scoring import mean_scores
-from convrec.generation.constraint import Guide
 from convrec.generation.export import export_model
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import Guide
 from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages.rank_grpo import align
 from convrec.pipeline.stages.sft import learn

@@ -7,16 +7,20 @@ from convrec.project.config.params import Params, parse_params
 from convrec.project.config.training import Training
 from convrec.project.errors import InputError
 
-LESS_MEMORY = (
-    "lower common.max_prompt_length, set lora, or shard the model over GPUs (launch: configs/accelerate/zero3.yaml)"
-)
+
+def last_remedy(stage: str) -> str:
+    """Return what to change if memory does not suffice for a stage with any batch size."""
+    if stage == "guidance":
+        return "give the machine more, or set guidance.fit_prompts to 0, which switches guidance off"
+    shards = "shard the model over GPUs (launch: configs/accelerate/zero3.yaml)"
+    return f"lower common.max_prompt_length, set lora, or {shards}"
 
 
 def out_of_memory_message(params: Params, stage: str, reason: str) -> str:
     """Return the error of a stage that ran out of memory, with the settings to change."""
     settings = smaller_settings(params, stage)
     changes = " and ".join(f"{name} to {str(value).lower()}" for name, value in (settings or {}).items())
-    remedy = f"set {changes}, which trains the same" if changes else LESS_MEMORY
+    remedy = f"set {changes}, which trains the same" if changes else last_remedy(stage)
     return f"{stage}: out of memory ({reason[:200]}); {remedy}; `convrec preflight` finds settings that fit"
 
 
@@ -26,7 +30,7 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
     The micro-batch is divided by the smallest number that the parameters allow, and accumulation multiplied by it,
     which keeps the effective batch and so the update. After that, activations are computed again in the backward pass.
     """
-    if stage == "evaluate":
+    if stage in ("guidance", "evaluate"):
         size = params.evaluate.batch_size
         return {"evaluate.batch_size": size // 2} if size > 1 else None
     if stage not in ("sft", "rank_grpo"):

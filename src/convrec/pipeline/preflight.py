@@ -26,8 +26,6 @@ from convrec.training.launch import read_nodes
 if TYPE_CHECKING:
     from convrec.pipeline.trial import Trial
 
-_GPU_EXTRA = "pip install -e '.[gpu]'"
-
 
 class Check(NamedTuple):
     """One condition: its name, what was found, and what to do if it does not hold (empty: it holds)."""
@@ -47,10 +45,12 @@ def _libraries(params: Params, _paths: Paths) -> Iterator[Check]:
     needed = {
         "vLLM": params.evaluate.engine == "vllm" or params.rank_grpo.rollouts == "vllm_colocate",
         "DeepSpeed": any("zero" in launch for launch in launched),
+        "sentence_transformers": params.demonstrations.embedder.name != "tfidf",
     }
     for name in (name for name, is_needed in needed.items() if is_needed):
         found = importlib.util.find_spec(name.lower()) is not None
-        yield Check(name, "installed" if found else "not installed", "" if found else _GPU_EXTRA)
+        extra = "embedders" if name == "sentence_transformers" else "gpu"
+        yield Check(name, "installed" if found else "not installed", "" if found else f"pip install -e '.[{extra}]'")
 
 
 def _gpus(params: Params, _paths: Paths) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 The scratch project has the parameters and the catalog of the real one. Its rows are the longest ones, as many as
 `STEPS` optimizer steps take, its demonstrations are the lists with the most tokens, and its weights are thrown away.
+The evidence is that of all training rows.
 """
 
 import json
@@ -27,7 +28,7 @@ from convrec.data.conversations import STEP_COLUMNS, distinct_prompts, read_rows
 from convrec.data.parsing import format_list
 from convrec.demonstrations.prompts import choose_prompts
 from convrec.generation.pretrained import load_tokenizer
-from convrec.pipeline.memory import LESS_MEMORY, smaller_settings, with_settings
+from convrec.pipeline.memory import last_remedy, smaller_settings, with_settings
 from convrec.project.config.params import Params, parse_params
 from convrec.project.config.training import Training
 from convrec.project.errors import EXIT_BAD_INPUT, InputError, says_out_of_memory
@@ -36,7 +37,7 @@ from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
 from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
 
-STAGES = ("base_model", "sft", "rank_grpo", "evaluate")
+STAGES = ("base_model", "sft", "guidance", "rank_grpo", "evaluate")
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
 _NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", SUPERVISED, LOG, "DVC_STAGE"}
@@ -87,6 +88,7 @@ def trial_params(params: Params) -> Params:
     raw["rank_grpo"] |= {"decay_step": None, "decayed_learning_rate": None, **seldom}
     raw["rank_grpo"]["preferences"]["rounds"] = 1
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
+    raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
     raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}
     return parse_params(raw, "params.yaml")
 
@@ -108,22 +110,33 @@ class ScratchProject:
         (self.own.root / "params.yaml").write_text(json.dumps(self.params.model_dump()))  # JSON is also YAML
 
     def make_rows_longest(self) -> None:
-        """Replace the splits and the demonstrations by their longest rows, once the base model's tokenizer is there."""
+        """Replace held-out rows and demonstrations by the longest ones, once the base model's tokenizer is there.
+
+        Evidence gets all training rows, and the validation rows too: knowing their ground truth, it gets weights
+        whatever the model, so that later stages are guided.
+        """
         sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
         number = STEPS * rows_per_step(sft)
         prompts = max(1, STEPS * rows_per_step(rank_grpo) // rank_grpo.group_size)
-        train = _longest(self.paths.split("train"), max(number, prompts))
-        splits = {"train": train}
-        splits |= {name: _longest(self.paths.split(name), batch) for name in ("validation", "test")}
-        for name, rows in splits.items():
-            self.own.split(name).unlink()
-            write_rows(rows, self.own.split(name))
+        self._train = train = _longest(self.paths.split("train"), max(number, prompts))
+        for name in ("validation", "test"):
+            self._replace(name, _longest(self.paths.split(name), batch))
+        files = self.paths.split("train"), self.own.split("validation")
+        self._replace("train", pd.concat([pd.read_parquet(file) for file in files]))
         learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
         repeated = train.iloc[[place % len(train) for place in range(number)]]
         demonstrations = repeated[["prompt_id", "messages"]].assign(**learned)
         self.own.demonstrations.mkdir()
         for name in ("train", "validation"):
             write_rows(demonstrations, self.own.demonstration(name))
+
+    def shorten_training(self) -> None:
+        """Replace the training rows by the longest ones, once the evidence has seen all."""
+        self._replace("train", self._train)
+
+    def _replace(self, split: str, rows: pd.DataFrame) -> None:
+        self.own.split(split).unlink()
+        write_rows(rows, self.own.split(split))
 
     def _longest_list(self) -> str:
         catalog = Catalog.read(self.paths.catalog)
@@ -207,12 +220,15 @@ def run_trials(params: Params, paths: Paths, limit: int | None) -> Iterator[Tria
                 settings = smaller_settings(scratch.params, stage)
                 if settings is None:
                     used = f"{trial.peak / GIB:.1f} GiB"
-                    raise InputError(f"{stage}: memory does not suffice ({used}) with any batch size; {LESS_MEMORY}")
+                    remedy = last_remedy(stage)
+                    raise InputError(f"{stage}: memory does not suffice ({used}) with any batch size; {remedy}")
                 scratch.change(settings)
                 changed = changed | settings
             if stage == "base_model":
                 _require_disk(params, paths, scratch.own.model("base"))
                 scratch.make_rows_longest()
+            elif stage == "guidance":
+                scratch.shorten_training()
 
 
 def _require_disk(params: Params, paths: Paths, model: Path) -> None:

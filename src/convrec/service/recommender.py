@@ -13,10 +13,10 @@ import pandas as pd
 from convrec.classical.guidance import load_guide
 from convrec.data.catalog import Catalog
 from convrec.data.titles import line
-from convrec.generation.constraint import Guide
 from convrec.generation.engine import TokenIds, TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model
+from convrec.generation.trie import Guide
 from convrec.project.device import pick_device
 from convrec.project.text import plain
 from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator

@@ -11,10 +11,10 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.titles import title_and_year
-from convrec.generation.constraint import Guide, ListRequest, catalog_trie
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean
 

@@ -11,10 +11,10 @@ from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from convrec.classical.guidance import load_guide
-from convrec.generation.constraint import CatalogTrie
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
+from convrec.generation.trie import CatalogTrie
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.code import fingerprint
 from convrec.project.errors import InputError, Unavailable

@@ -8,13 +8,14 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import catalog_trie
 from convrec.project.errors import InputError
 from convrec.training.embedded import END
 from convrec.training.rl import logprobs
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint
+from tests.generation.vocabularies import by_item
 from tests.training.rl.tiny import (
     CATALOG,
     LINES,
@@ -71,7 +72,7 @@ def _guided_rows():
     """Return `varied_rows` with evidence for one item and against another."""
     rows = varied_rows().to_list()
     for number, row in enumerate(rows):
-        row |= {"guided_items": [number % 4, (number + 1) % 4], "log_weights": [2.0, -1.0]}
+        row |= {"guided_items": [number % 3, number % 3 + 1], "log_weights": [2.0, -1.0]}
     return Dataset.from_list(rows)
 
 
@@ -108,6 +109,18 @@ def test_the_policy_of_guided_rollouts_is_model_times_evidence(make, tiny_model)
                 logs[going_on] = float(logits[row, t, going_on]) + math.log(sum(own) / len(own))
             expected = logs[token] - float(torch.tensor(list(logs.values())).logsumexp(0))
             assert float(scored[row, t]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_equal_prompts_of_two_people_share_the_least_weights(tiny_model):
+    constraint = make_constraint(tiny_model)
+    rows = [
+        {"seen_titles": [CATALOG.items[0].title], "guided_items": [0, 2, 3], "log_weights": [1.0, 2.0, 3.0]},
+        {"seen_titles": [], "guided_items": [1, 2, 3], "log_weights": [4.0, 2.5, 0.5]},
+    ]
+    constraint.begin([[7], [7], [8]], [*rows, rows[1]])
+    shared, alone = constraint.request([7]), constraint.request([8])
+    assert by_item(shared.log_weights) == {2: 2.0, 3: 0.5} and shared.banned == {0}
+    assert by_item(alone.log_weights) == {1: 4.0, 2: 2.5, 3: 0.5} and alone.banned == set()
 
 
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):

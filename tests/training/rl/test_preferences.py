@@ -3,9 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.generation.constraint import ListRequest, catalog_trie
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import ListRequest, catalog_trie
 from convrec.training.embedded import END
 from convrec.training.rl.preferences import PreferredLists, softmax_dpo_loss
 from tests.training.rl.tiny import CATALOG

@@ -15,8 +15,8 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import catalog_trie
 from convrec.training.arguments import unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, last_checkpoint
 from convrec.training.embedded import END, make_model, train_tokenizer

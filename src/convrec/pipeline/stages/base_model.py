@@ -9,10 +9,10 @@ from datasets import Dataset
 from convrec.classical.collaborative import Likes
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, write_model
 from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.training import BaseModelStage

@@ -17,7 +17,6 @@ from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED
-from convrec.generation.constraint import Guide
 from convrec.generation.lists import check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.pipeline.stages.results import write_results
@@ -47,13 +46,16 @@ def _system_lists(
         yield name, evaluation.of_lists(answers.lists)
     trust = params.demonstrations.embedder.trust_remote_code
     guide = load_guide(paths.guidance, evaluation.catalog, trust) if params.evaluate.constrained else None
+    weights = None if guide is None else guide(evaluation.prompts)
+    endings = {CONSTRAINED: None} if weights is None else {UNGUIDED: None, CONSTRAINED: weights}
     for model, system in SYSTEM_OF_MODEL.items():
-        kinds: dict[str, Guide | None] = {"": None}
+        logger.info("%s: %d prompts", system, len(evaluation.prompts))
+        yield system, evaluation.of_model(paths.model(model), constrained=False)
         if params.evaluate.constrained and system != "zero_shot":
-            kinds |= {CONSTRAINED: None} if guide is None else {UNGUIDED: None, CONSTRAINED: guide}
-        for ending, own in kinds.items():
-            logger.info("%s: %d prompts", system + ending, len(evaluation.prompts))
-            yield system + ending, evaluation.of_model(paths.model(model), bool(ending), guide=own)
+            with evaluation.of_guided(paths.model(model)) as scored:
+                for ending, own in endings.items():
+                    logger.info("%s: %d prompts", system + ending, len(evaluation.prompts))
+                    yield system + ending, scored(own)
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))

@@ -11,11 +11,11 @@ from transformers import PrinterCallback
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
-from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.model_folders import check_model
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, Rewards
@@ -64,7 +64,7 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Gui
     examples = [{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept]
     if guidance is not None:  # a person's own rows would tell what is to be learnt
         for example, weights in zip(examples, guidance.log_weights(kept, without_own=True), strict=True):
-            example |= {"guided_items": list(weights), "log_weights": list(weights.values())}
+            example |= {"guided_items": weights.items, "log_weights": weights.logs}
     return Dataset.from_list(examples)
 
 

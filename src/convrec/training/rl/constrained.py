@@ -8,8 +8,8 @@ import torch
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
-from convrec.generation.constraint import CatalogTrie, ListRequest
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 
 
 class RolloutConstraint:
@@ -34,10 +34,12 @@ class RolloutConstraint:
         requests: dict[bytes, ListRequest] = {}
         for prompt, row in zip(prompts, rows, strict=True):
             key, banned = _key(prompt), self.catalog.indices_of_titles(row["seen_titles"])
-            weights = dict(zip(row.get("guided_items") or (), row.get("log_weights") or (), strict=True))
+            items, logs = row.get("guided_items") or (), row.get("log_weights") or ()
+            weights = LogWeights(np.array(items, np.int32), np.array(logs, np.float32))
             if key in requests:  # of two people, whose own likes are left out of one guidance each
                 others = requests[key].log_weights
-                weights = {item: min(weights[item], others[item]) for item in weights.keys() & others.keys()}
+                both, mine, theirs = np.intersect1d(weights.items, others.items, return_indices=True)
+                weights = LogWeights(both, np.minimum(weights.logs[mine], others.logs[theirs]))
                 banned |= set(requests[key].banned)
             requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
         self._requests = requests

@@ -9,10 +9,10 @@ from trl.models.utils import unwrap_model_for_generation
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.constraint import NO_GUIDANCE, CatalogTrie, Guide
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import list_request
 from convrec.generation.prompts import PromptBuilder
+from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, Guide
 from convrec.training.callbacks import Measure
 from convrec.training.rl.trainer import RankGRPOTrainer
 
