@@ -253,8 +253,8 @@ def _rows(kind: str, tokenizer: Any, items: Sequence[Item], options: argparse.Na
         cost = measure(model, eos, trie, penalty=params.common.repetition_penalty, **own)
         yield (
             f"{len(items):,} items, {kind}: {cost.tokens} tokens a list in {cost.constrained:.2f} s, {cost.free:.2f} s "
-            f"without the constraint, whose share is {cost.share:.1%} (limit 5 %); {cost.jumping:.2f} s by jump-forward "
-            f"decoding, {cost.jumping / cost.constrained:.2f} times the time"
+            f"without the constraint, whose share is {cost.share:.1%} (limit 5 %); by jump-forward decoding "
+            f"{cost.jumping:.2f} s, {cost.jumping / cost.constrained:.2f} times the time"
         )
 
 
