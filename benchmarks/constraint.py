@@ -249,8 +249,8 @@ def _rows(kind: str, tokenizer: Any, items: Sequence[Item], options: argparse.Na
         params = load_params(Path("params.yaml"))
         sizes = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
         model = make_model(tokenizer, **params.base_model.embedded.model_dump(include=sizes), seed=0).eval()
-        own = {name: getattr(options, name) for name in ("batch", "items", "prompt", "repeats")}
-        cost = measure(model, eos, trie, penalty=params.common.repetition_penalty, **own)
+        own = {name: getattr(options, name) for name in ("batch", "items", "prompt")}
+        cost = measure(model, eos, trie, penalty=params.common.repetition_penalty, repeats=1, **own)
         yield (
             f"{len(items):,} items, {kind}: {cost.tokens} tokens a list in {cost.constrained:.2f} s, {cost.free:.2f} s "
             f"without the constraint, whose share is {cost.share:.1%} (limit 5 %); by jump-forward decoding "

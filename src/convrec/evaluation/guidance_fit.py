@@ -1,7 +1,7 @@
 """The weights of evidence that guides a model's lists, fitted to the lists themselves."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +16,10 @@ from convrec.evaluation.evaluation import Evaluation
 logger = logging.getLogger(__name__)
 
 _SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the evidence alone; 16 all but silences a model
-_FACTORS = ((0.5, 0.0), (2.0,))  # of one weight: less, or more
+_FACTORS = (0.0, 0.5, 2.0)  # of one weight
 _FIRST = 0.25  # what a weight of 0 is multiplied from
 _LEAST_GAIN = 1e-3  # of NDCG: less is noise
-_CLEAR_LOSS = 5e-3  # of NDCG: going on in the same direction loses more
+_CLEAR_LOSS = 5e-3  # of NDCG: a larger scale loses more
 
 
 class GuidanceFit(NamedTuple):
@@ -52,24 +52,15 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
 
         weights = dict.fromkeys(EVIDENCE, 0.0)
         best = unguided = ndcg(weights)
-
-        def climb(candidates: Iterable[dict[str, float]]) -> bool:
-            """Return whether one of the weights gains, and keep the best; end where they lose clearly."""
-            nonlocal weights, best
-            before = weights
-            for tried in candidates:
-                if tried == weights:
-                    continue
-                if (found := ndcg(tried)) > best + _LEAST_GAIN:
-                    weights, best = tried, found
-                elif found < best - _CLEAR_LOSS:
-                    break
-            return weights is not before
-
-        climb({kind: scale * weight for kind, weight in alone.items()} for scale in _SCALES)
+        for scale in _SCALES if any(alone.values()) else ():
+            tried = {kind: scale * weight for kind, weight in alone.items()}
+            if (found := ndcg(tried)) > best + _LEAST_GAIN:
+                weights, best = tried, found
+            elif found < best - _CLEAR_LOSS:
+                break
         for kind in EVIDENCE if any(weights.values()) else ():
-            start, own = weights, weights[kind] or _FIRST
-            for factors in _FACTORS:
-                if climb({**start, kind: factor * own} for factor in factors):
-                    break
+            for factor in _FACTORS:
+                tried = {**weights, kind: (weights[kind] or _FIRST) * factor}
+                if tried != weights and (found := ndcg(tried)) > best + _LEAST_GAIN:
+                    weights, best = tried, found
     return GuidanceFit(weights, best, unguided)
