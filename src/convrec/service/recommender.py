@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -141,11 +141,13 @@ class Recommender:
             rows = order[first : first + _BATCH]
             for row, tokens in zip(rows, self.complete([asked[i] for i in rows]), strict=True):
                 items = self.translator.items(tokens)
-                why = self.translator.explain(items, asked[row].messages) if reasons else [None] * len(items)
                 lists[row] = RecommendedList(
-                    Recommendation(rank, item.title, item.year, None if own is None else tuple(own))
-                    for rank, (item, own) in enumerate(zip(items, why, strict=True), start=1)
+                    Recommendation(rank, item.title, item.year) for rank, item in enumerate(items, start=1)
                 )
+                if reasons:
+                    why = self.translator.explain(items, asked[row].messages)
+                    pairs = zip(lists[row], why, strict=True)
+                    lists[row] = RecommendedList(replace(item, reasons=tuple(own)) for item, own in pairs)
             if len(order) > _BATCH:
                 logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists

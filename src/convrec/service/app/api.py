@@ -56,7 +56,7 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
         answer_id = new_answer_id(began := datetime.now(UTC))
         routed = await service.within_limits(request, lambda roles: service.route(roles, question, answer_id))
         items, why = routed.answered.items, routed.answered.reasons
-        reasons = [{}] * len(items) if why is None else [{"reasons": own} for own in why]
+        reasons: list[dict[str, Any]] = [{}] * len(items) if why is None else [{"reasons": own} for own in why]
         lists = [("", routed.version, routed.answered)]
         recorded_id = await service.record(began, answer_id, question.user_id, lists, routed.experiment, routed.arm)
         facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))

@@ -32,9 +32,9 @@ class Keys:
             found, problem = _read(self._path), ""
         except InputError as error:
             found, problem = {}, str(error)
-        if problem != self._problem:
-            self._problem = problem
-            logger.error("no request is answered: %s", problem) if problem else logger.info("the keys are read again")
+        if problem not in ("", self._problem):
+            logger.error("no request is answered: %s", problem)
+        self._problem = problem
         if problem:
             raise HTTPException(503, "the server cannot read its API keys; see its log")
         return found
