@@ -59,8 +59,8 @@ class RecommendedList(list[Recommendation]):
 
     def to_json(self) -> str:
         """Return a JSON array of objects, with reasons if they were asked for."""
-        hidden = set() if any(item.reasons is not None for item in self) else {"reasons"}
-        rows = [{name: value for name, value in asdict(item).items() if name not in hidden} for item in self]
+        are_asked = any(item.reasons is not None for item in self)
+        rows = [{key: value for key, value in asdict(item).items() if are_asked or key != "reasons"} for item in self]
         return json.dumps(rows, ensure_ascii=False, indent=1)
 
 
