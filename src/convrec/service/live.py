@@ -134,6 +134,8 @@ class LiveModels:
             try:
                 self.update()
                 problem = ""
+            except SystemExit:  # `close` has ended a load
+                return
             except Exception as error:
                 if str(error) != problem:
                     _log(error, "the models stay as they are: %s", error)
