@@ -25,6 +25,7 @@ import psycopg2
 import requests
 from ruamel.yaml import YAML
 
+from convrec.service.app.keys import new_key
 from stack import provision
 from tests.small_project import ROOT, own_environment
 from tests.tools import require
@@ -53,6 +54,8 @@ class Servers:
 
     def __init__(self, folder: Path):
         self.folder, self.repository = folder, ROOT
+        self.keys = folder / "SERVE_KEYS"
+        self.key = new_key(self.keys, "team")
         names = re.findall(r"^(\w+)=$", (ROOT / ".env.example").read_text(), re.MULTILINE)
         self.secrets = {name: token_hex(20) for name in [*names, "POSTGRES_PASSWORD"]}
         with ExitStack() as open_sockets:  # together, so that no port is found twice
@@ -128,7 +131,7 @@ class Servers:
         elif name == "s3":
             command = [sys.executable, "-m", "moto.server", "--host", HOST, "--port", str(self.ports[name])]
         else:
-            here = {"0.0.0.0": HOST, str(PORTS[name]): str(self.ports[name])}
+            here = {"0.0.0.0": HOST, str(PORTS[name]): str(self.ports[name]), "/run/secrets/SERVE_KEYS": str(self.keys)}
             command = [here.get(word, word) for word in self._command(name)]
             environment |= self.variables(name)
             for prefix in _FOLDERS:

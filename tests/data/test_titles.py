@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from convrec.data.titles import LONGEST_TITLE, fold, normalise, title_and_year, usable_id, usable_title
@@ -67,3 +69,12 @@ def test_a_title_may_have_a_thousand_characters():
 def test_runs_of_marks_take_linear_time(text):
     """Sorted as one run, as `unicodedata` does, the marks would take minutes."""
     assert len(fold(text)) <= len(text) and len(normalise.__wrapped__(text)) <= len(text)
+
+
+@pytest.mark.parametrize("function", [fold, normalise])
+def test_long_texts_do_not_stay_in_memory(function):
+    """Each request of 1 MB that named an unknown title stayed in the cache of titles."""
+    text = "x" * 1_000_000
+    before = sys.getrefcount(text)
+    function(text)
+    assert sys.getrefcount(text) == before

@@ -1,6 +1,7 @@
 """Experiments of the registered model, against a real MLflow store and a real feedback database."""
 
 import json
+from dataclasses import replace
 
 import mlflow
 import pytest
@@ -159,9 +160,13 @@ def test_the_command_starts_and_stops(client, store, cli):
         'Invalid value "7.0" for --share. Must be <= 1.'
         in cli("experiment", "start", "--challenger", "2", "--share", "7").err
     )
-    stopped = cli("experiment", "stop", "--reason", "a holiday", "--by", "lead")
+    stopped = cli("experiment", "stop", "--reason", "a\nholiday", "--by", "lead")
     assert "Ended at" in stopped.out and "a holiday" in stopped.out
     assert json.loads(client.get_model_version(MODEL_NAME, "2").tags[RESULT_TAG])["reason"] == "a holiday"
+    ended = replace(read_experiment(client), reason="\x1b]0;owned\x07\nEnded at noon")
+    client.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, ended.to_json())
+    shown = cli("experiment", "status").out
+    assert not set(shown) & set("\x1b\x07") and "\nEnded at noon" not in shown, "others can write to the registry"
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,8 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
     assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
+    forged = decision_markdown(replace(decision, by="ops\n- approved by all <img src=x>", reason="a\n# b"))
+    assert "\n- approved" not in forged and "\n#" not in forged and "<img" not in forged
 
 
 @pytest.mark.parametrize(

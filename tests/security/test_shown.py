@@ -35,17 +35,34 @@ def test_another_name_that_means_this_machine_is_refused(host, path):
     assert reply.status_code == 400 and reply.text == "Invalid host header"
 
 
-@pytest.mark.parametrize(("host", "restricted"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
-def test_names_are_checked_where_the_server_is_this_machine_s_alone(host, restricted):
+@pytest.mark.parametrize(
+    ("host", "allowed", "restricted"),
+    [
+        ("127.0.0.1", [], True),
+        ("localhost", [], True),
+        ("0.0.0.0", [], False),
+        ("0.0.0.0", ["serve", "0.0.0.0"], True),
+    ],
+)
+def test_names_are_checked_where_the_server_is_this_machine_s_alone_or_names_are_given(host, allowed, restricted):
     try:
         with listening(host, 0) as listener:
-            client = _client(hosts_of(listener, host))
+            client = _client(hosts_of(listener, host, allowed))
     except InputError:
         pytest.skip(f"{host} cannot be bound here")
     replies = [
         client.get("/api/models", headers={"Host": f"{name}:8000"}).status_code for name in (host, "evil.example")
     ]
     assert replies == [200, 400 if restricted else 200]
+    own = [client.get("/api/models", headers={"Host": f"{name}:8000"}).status_code for name in ("localhost", *allowed)]
+    assert set(own) == {200}
+
+
+def test_no_address_and_no_host_name_are_refused():
+    with pytest.raises(InputError, match="--host '': give an address"), listening("", 0):
+        pass
+    with listening("127.0.0.1", 0) as listener, pytest.raises(InputError, match="--allowed-host 'a:80': give a host"):
+        hosts_of(listener, "127.0.0.1", ["a:80"])
 
 
 @pytest.mark.slow  # of the tests in a browser, CI runs one

@@ -115,3 +115,38 @@ def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models
     assert not models.is_ready
     with pytest.raises(Unavailable, match="no model is loaded yet"):
         models.current()
+
+
+LOOP = "{% for _ in range(99999) %}" * 4 + "{% endfor %}" * 4
+
+
+def test_a_version_whose_chat_template_loops_is_given_up_and_stopping_waits_for_none(registry):
+    """Such a version stopped the following for ever, and SIGTERM waited for it."""
+    load, loading = registry.load, threading.Event()
+
+    def load_looping(version):
+        if version == "2":
+            loading.set()
+            make_recommender().translator.tokenizer.apply_chat_template([], chat_template=LOOP)
+        return load(version)
+
+    registry.load = load_looping
+    models = LiveModels(registry, 0.01, registry.failures.append, load_seconds=0.2)
+    models.start(is_required=True)
+    registry.champion = "2"
+    while registry.failures != ["2"]:
+        assert not loading.is_set() or models.is_ready
+        time.sleep(0.01)
+    registry.champion = "3"
+    while _version(models) != "3":
+        time.sleep(0.01)
+    loading.clear()
+    models._retry_at.clear()
+    models._load_seconds = 600
+    registry.champion = "2"
+    assert loading.wait(30)
+    models.close()
+    for thread in threading.enumerate():
+        if thread.name in ("models", "call"):
+            thread.join(30)
+            assert not thread.is_alive()

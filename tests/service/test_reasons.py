@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from convrec.data.catalog import Catalog, Item
@@ -14,7 +16,7 @@ REASONS = Reasons(CATALOG, Mentions(CATALOG))
 
 def _reasons(item, *texts):
     messages = [{"role": "user", "content": text} for text in texts]
-    return REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *messages])[0]
+    return REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *messages], {})[0]
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,24 @@ def _reasons(item, *texts):
 )
 def test_reasons_name_what_is_shared(item, text, reasons):
     assert _reasons(item, *text.split(" | ")) == reasons
+
+
+def test_who_liked_an_item_is_said_of_that_item_first():
+    said = [{"role": "user", "content": "I loved Heat"}]
+    people = "Liked by 1,400 people who asked for something like this"
+    assert REASONS.of([ALIEN, ALI], said, {CATALOG.items.index(ALI): 1400}) == [
+        [],
+        [people, "Like Heat (1995): drama, director Michael Mann"],
+    ]
+
+
+def test_a_long_conversation_takes_no_longer_than_its_last_words():
+    """Each value of an item's metadata was looked for in the whole text."""
+    text = "I loved Alien. " + "the crime " * 90_000 + "I loved Ali"
+    start = time.thread_time()
+    reasons = REASONS.of([HEAT] * 1000, [{"role": "user", "content": text}], {})
+    assert reasons[0] == ["You mentioned crime", "Like Ali (2001): drama, director Michael Mann"]
+    assert time.thread_time() - start < 5
 
 
 def test_prose_is_no_list_of_values():

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.data.conversations import messages_of
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommendation, RecommendedList
 from tests.generation.vocabularies import log_weights
+from tests.rows import make_row
 from tests.service.recommending import CATALOG, SETTINGS, make_recommender
 from tests.small_project import ROOT
 
@@ -67,6 +71,17 @@ def test_the_guide_of_a_conversation_guides_its_list():
     assert [str(item) for item in first[:2]] == [LINES[0], LINES[2]] != _lines(texts[0], 2)
     assert second == RECOMMENDER.recommend(texts[1], 5)
     assert [str(item) for item in guided.recommend(texts[0], 2, deny=["Heat"])] != [LINES[0], LINES[2]]
+
+
+def test_who_liked_an_item_of_those_who_asked_alike_is_a_reason():
+    rows = [make_row(f"h{place}", [("Up", None)], f"heists {place}") for place in range(14)]
+    rows += [make_row(f"o{place}", [("Her", None)], f"romance {place}") for place in range(60)]
+    evidence = Evidence.fit(rows, CATALOG, TfidfEmbedder, neighbours=30, kept=5)
+    guide = Guidance(evidence, {"neighbours": 3.0}, {})
+    (first, *others) = make_recommender(guide=guide).recommend("a film with heists please", 5, reasons=True)
+    assert (first.title, first.reasons) == ("Up", ("Liked by 14 people who asked for something like this",))
+    assert not [item for item in others if "people" in " ".join(item.reasons)]
+    assert make_recommender(guide=guide).recommend("a film with heists please", 5)[0].reasons is None
 
 
 def test_text_and_messages_are_the_same_conversation():
@@ -133,10 +148,11 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     monkeypatch.chdir(project)
     options = ["-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"]
     table = cli("recommend", "I loved Heat", *options).out.splitlines()
-    assert len(table) == 4 and table[0].split() == ["rank", "item"]
+    assert len(table) == 4 and table[0].split() == ["rank", "item", "reasons"]
+    assert table[1].endswith("  Like Heat (1975): drama") and all(len(line) <= 100 for line in table)
     monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
     rows = json.loads(cli("recommend", "-", *options, "--json").out)
-    assert [set(row) for row in rows] == [{"rank", "title", "year"}] * 3
+    assert [set(row) for row in rows] == [{"rank", "title", "year", "reasons"}] * 3
     assert [line.split()[:2] for line in table[1:]] == [[str(row["rank"]), row["title"]] for row in rows]
     allowed = cli("recommend", "x", "-n", "2", "--model", "model", "--allow", "Up", "--allow", "Her", "--json").out
     assert {row["title"] for row in json.loads(allowed)} == {"Up", "Her"}

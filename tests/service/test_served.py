@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -9,6 +10,7 @@ from convrec.service.served import Batcher, ServedModel
 from tests.service.recommending import CATALOG, WORDS, make_recommender
 
 RECOMMENDER = make_recommender()
+LOOPS = "{% for _ in range(99999) %}" * 4 + "{% endfor %}" * 4
 LINES = [str(item) for item in CATALOG.items]
 
 
@@ -58,3 +60,30 @@ def test_a_failed_batch_ends_its_lists_and_a_cancelled_request_is_not_decoded(mo
 
     assert len(asyncio.run(ask_in_vain()).items) == 2
     assert sizes[0] == 1 and sizes[-1] == 1 and sum(sizes) < 10
+
+
+def test_work_on_a_conversation_ends_with_its_request(model, monkeypatch):
+    """One thread read all conversations, and nothing ended it: a chat template that loops held up all requests."""
+    tokenizer = RECOMMENDER.translator.tokenizer
+    template = "{% if 'loop' in messages[-1].content %}" + LOOPS + "{% endif %}" + tokenizer.chat_template
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    expected = RECOMMENDER.recommend("a film", 3)
+
+    async def ask():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(model.ask("loop", n=3), 0.2)
+        return await asyncio.wait_for(model.ask("a film", n=3), 30)
+
+    assert [str(item) for item in asyncio.run(ask()).items] == [str(row) for row in expected]
+    for thread in threading.enumerate():
+        if thread.name == "call":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_reasons_are_those_of_the_recommender_and_only_given_if_wanted(model):
+    for wanted in (False, True):
+        (expected,) = RECOMMENDER.recommend(["I loved Heat"], 14, reasons=wanted)
+        found = asyncio.run(model.ask("I loved Heat", n=14, reasons=wanted)).reasons
+        assert [row.reasons for row in expected] == ([tuple(own) for own in found] if wanted else [None] * 14)
+    assert ("Like Heat (1975): crime, drama",) in [row.reasons for row in expected]

@@ -56,6 +56,14 @@ def test_secrets_come_from_the_environment_or_an_ignored_file():
     assert {"/.secrets/", ".env"} <= set((ROOT / ".gitignore").read_text().splitlines())
 
 
+def test_the_service_answers_only_its_own_names_and_only_with_a_key():
+    """A website can point its own name at 127.0.0.1, where the port is published."""
+    words = SERVICES["serve"]["command"]
+    options = dict(zip(words[2::2], words[3::2], strict=True))
+    assert (options["--allowed-host"], options["--keys"]) == ("serve", "/run/secrets/SERVE_KEYS")
+    assert SERVICES["serve"]["secrets"] == ["SERVE_KEYS"]
+
+
 def test_the_recipe_of_the_example_makes_private_random_secrets(tmp_path):
     text = (ROOT / ".env.example").read_text()
     (tmp_path / ".env.example").write_text(text)

@@ -99,6 +99,9 @@ def test_artifacts_arrive_in_the_bucket_from_clients_without_its_keys(servers, c
 
 def test_the_service_waits_for_a_champion_and_has_its_database(servers, monkeypatch):
     assert requests.get(f"{servers.address('serve')}/ready", timeout=30).status_code == 503
+    for headers, status in (({}, 401), ({"Authorization": f"Bearer {servers.key}"}, 503)):
+        question = {"json": {"conversation": "a film"}, "headers": headers}
+        assert requests.post(f"{servers.address('serve')}/recommend", **question, timeout=30).status_code == status
     wait_for(lambda: "the models stay as they are" in servers.log("serve"), 60, "the service to ask the registry")
     monkeypatch.setenv("PGPASSWORD", servers.secrets["FEEDBACK_DB_PASSWORD"])
     store = FeedbackStore(f"postgresql://feedback@{HOST}:{servers.ports['postgres']}/feedback")

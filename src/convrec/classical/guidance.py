@@ -14,7 +14,7 @@ from convrec.classical.evidence import EVIDENCE, Evidence, largest
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, Guide, LogWeights
+from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
@@ -49,6 +49,10 @@ class Guidance:
         make = partial(make_embedder, [], **embedder, device=device)
         return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
 
+    def __call__(self, prompts: Sequence[Row]) -> list[LogWeights]:
+        """Return the log weights of prompts, as a `Guide`."""
+        return self.log_weights(prompts)
+
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,11 +75,16 @@ class Guidance:
         total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
         return as_log_weights(total, self.evidence.kept)
 
+    def likers(self, prompts: Sequence[Row]) -> list[dict[int, int]]:
+        """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
+        if not self.weights.get("neighbours"):
+            return [{} for _ in prompts]
+        return self.evidence.neighbours.likers(prompts, self.evidence.number)
 
-def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guide | None:
-    """Return the function that guides lists by the guidance in a folder, None where there is none."""
-    guidance = None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
-    return None if guidance is None else guidance.log_weights
+
+def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:
+    """Return the guidance in a folder as the guide of lists, None where there is none."""
+    return None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
 
 
 def as_log_weights(scores: WeightedSum, kept: int) -> list[LogWeights]:

@@ -1,7 +1,7 @@
 """Catalog titles that a conversation mentions in free text."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -51,30 +51,38 @@ class Mentions:
     - it is written with the catalog's capitals, a leading article aside: `Heat`, `the Matrix`. A number (`300`) needs
       more than that, and so does a common word (`Her`, `Up`) that begins a sentence; or
     - its script has no spaces between words, and `UnspacedTitles` takes it for a word: `我喜欢花样年华`.
+
+    The work is linear in the text. At each word there is one look-up for each length of the titles that begin with it
+    and the next one.
     """
 
     def __init__(self, catalog: Catalog):
-        self._by_first_word: dict[str, list[_Spelling]] = {}
-        titles = [title for item in catalog.items for title in (item.title, *item.aliases)]
+        self._by_words: dict[tuple[str, ...], list[_Spelling]] = {}
+        self._sizes: dict[tuple[str, ...], set[int]] = {}  # by the first two words, without a possessive
+        titles = list(dict.fromkeys(title for item in catalog.items for title in (item.title, *item.aliases)))
         self._unspaced = UnspacedTitles(titles)
         for title in titles:
             words = _WORD.findall(title)
             if words and without_runs(title) == title:
                 plain = tuple(map(_plain, words))
                 capitals = (word[0].isupper() and own != "and" for word, own in zip(words, plain, strict=True))
-                spelling = _Spelling(plain, tuple(capitals), title)
-                self._by_first_word.setdefault(spelling.words[0], []).append(spelling)
-        for spellings in self._by_first_word.values():
-            spellings.sort(key=lambda spelling: -len(spelling.words))
+                self._by_words.setdefault(plain, []).append(_Spelling(plain, tuple(capitals), title))
+                self._sizes.setdefault(tuple(map(_owner, plain[:2])), set()).add(len(plain))
 
     def titles(self, texts: Iterable[str]) -> list[str]:
         """Return the titles that the texts name, each once, in order."""
         return list(dict.fromkeys(title for text in texts for title in self._titles_of(text)))
 
-    def _spellings(self, word: str) -> list[_Spelling]:
-        """Return the spellings that begin with a word, or with it but for its possessive."""
-        own = self._by_first_word.get(word, [])
-        return own + self._by_first_word.get(word.removesuffix("'s"), []) if word.endswith("'s") else own
+    def _spellings(self, words: list[str], at: int) -> Iterator[list[_Spelling]]:
+        """Yield the spellings of the words from a place on, the longest first; the last may be a possessive besides."""
+        first = tuple(map(_owner, words[at : at + 2]))
+        sizes = self._sizes.get(first, set()) | self._sizes.get(first[:1], set())
+        for size in sorted(sizes, reverse=True):
+            own = tuple(words[at : at + size])
+            possessed = (*own[:-1], _owner(own[-1]))
+            found = [*self._by_words.get(own, ()), *(self._by_words.get(possessed, ()) if possessed != own else ())]
+            if found:
+                yield found
 
     def _titles_of(self, text: str) -> list[str]:
         text = normalise_unicode("NFC", text)
@@ -89,12 +97,11 @@ class Mentions:
         at = 0
         while at < len(words):
             same: list[_Spelling] = []  # those of the longest title, which several items can share but for its signs
-            for spelling in self._spellings(words[at]):
-                end = at + len(spelling.words)
-                if same and len(spelling.words) < len(same[0].words):
+            for spellings in self._spellings(words, at):
+                matches = found[at : at + len(spellings[0].words)]
+                same = [spelling for spelling in spellings if _is_named(text, matches, spelling)]
+                if same:
                     break
-                if _are_words(words[at:end], spelling.words) and _is_named(text, found[at:end], spelling):
-                    same.append(spelling)
             named += [(found[at].start(), title) for title in _as_written(same, text, found[at].start())]
             at += len(same[0].words) if same else 1
         return [title for _, title in sorted(named, key=itemgetter(0))]
@@ -112,9 +119,9 @@ def _plain(word: str) -> str:
     return without_accents(word.replace("’", "'").replace("`", "'").replace("&", "and")).casefold()
 
 
-def _are_words(words: list[str], title: tuple[str, ...]) -> bool:
-    """Return whether words are those of a title, the last one's possessive ("Inception's") aside."""
-    return tuple(words) == title or (*words[:-1], words[-1].removesuffix("'s")) == title
+def _owner(word: str) -> str:
+    """Return a word without its possessive, as in "Inception's"."""
+    return word.removesuffix("'s")
 
 
 def _is_named(text: str, matches: list[regex.Match[str]], spelling: _Spelling) -> bool:

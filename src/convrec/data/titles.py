@@ -2,7 +2,8 @@
 
 import re
 import unicodedata
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 from numbers import Number
 from typing import Literal
 
@@ -14,6 +15,7 @@ LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
+_LONGEST_KEPT = 200  # characters
 _LONG_RUN = regex.compile(r"(\p{M}{30})\p{M}+")
 
 
@@ -26,7 +28,13 @@ def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
     return unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
 
 
-@lru_cache(maxsize=100_000)  # the same few titles come again and again
+def _cached(function: Callable[[str], str]) -> Callable[[str], str]:
+    """Keep results, because the same few titles come again and again; longer texts would fill the memory."""
+    cached = lru_cache(maxsize=100_000)(function)
+    return wraps(function)(lambda text: cached(text) if len(text) <= _LONGEST_KEPT else function(text))
+
+
+@_cached
 def fold(title: str) -> str:
     """Return the title in composed Unicode, whitespace folded, case removed: the form in which titles are compared."""
     return " ".join(normalise_unicode("NFC", title).split()).casefold()
@@ -56,7 +64,7 @@ def without_accents(text: str) -> str:
     return normalise_unicode("NFC", _ACCENTS.sub("", normalise_unicode("NFKD", text)))
 
 
-@lru_cache(maxsize=100_000)
+@_cached
 def normalise(title: str) -> str:
     """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
 

@@ -12,7 +12,7 @@ from convrec.data.titles import normalise_unicode
 _SCRIPTS = "".join(rf"\p{{scx={name}}}" for name in ("Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
 _RUN = regex.compile(rf"(?V1)[[{_SCRIPTS}]&&[\p{{L}}\p{{M}}\p{{N}}]]+")
 _HAN, _KATAKANA, _MARK = (regex.compile(rf"\p{{{name}}}") for name in ("Han", "scx=Kana", "M"))
-_KEY = 2  # characters by which titles are looked up
+_KEY = 2  # first characters by which the lengths of titles are looked up
 _RUNNING_WEIGHT = 6  # of a title that is found in running text: a Han character weighs 2, any other letter 1
 _SIZES = (2, 3)  # characters of the n-grams
 
@@ -50,17 +50,17 @@ class UnspacedTitles:
     """
 
     def __init__(self, titles: Iterable[str]):
-        self._by_key: dict[str, list[tuple[str, str]]] = {}
+        self._titles: dict[str, str] = {}  # by their flat text
+        self._sizes: dict[str, set[int]] = {}  # of the flat texts, by their first characters
         for title in titles:
             if _RUN.search(title):
                 flat = _flat(normalise_unicode("NFC", title))
-                self._by_key.setdefault(flat[:_KEY], []).append((flat, title))
-        for spellings in self._by_key.values():
-            spellings.sort(key=lambda spelling: -len(spelling[0]))
+                self._titles.setdefault(flat, title)
+                self._sizes.setdefault(flat[:_KEY], set()).add(len(flat))
 
     def places(self, text: str) -> list[Place]:
         """Return where titles stand in a text of composed Unicode (NFC), in order and without overlaps."""
-        if not self._by_key or not _RUN.search(text):
+        if not self._titles or not _RUN.search(text):
             return []
         flat, places, at = _flat(text), list[Place](), 0
         while at < len(flat):
@@ -73,12 +73,13 @@ class UnspacedTitles:
         return places
 
     def _place(self, flat: str, at: int) -> Place | None:
-        for size in range(_KEY, 0, -1):
-            for folded, title in self._by_key.get(flat[at : at + size], ()):
-                end = at + len(folded)
-                if flat.startswith(folded, at) and not (_is_cut(flat, at, at - 1) or _is_cut(flat, end - 1, end)):
-                    is_alone = not (_is_letter(flat, at - 1) or _is_letter(flat, end))
-                    return Place(at, end, title, _weight(folded) >= _RUNNING_WEIGHT or (is_alone and len(folded) > 1))
+        key = flat[at : at + _KEY]
+        for size in sorted(self._sizes.get(key, set()) | self._sizes.get(key[:1], set()), reverse=True):
+            folded = flat[at : at + size]
+            title, end = self._titles.get(folded), at + len(folded)
+            if title is not None and not (_is_cut(flat, at, at - 1) or _is_cut(flat, end - 1, end)):
+                is_alone = not (_is_letter(flat, at - 1) or _is_letter(flat, end))
+                return Place(at, end, title, _weight(folded) >= _RUNNING_WEIGHT or (is_alone and len(folded) > 1))
         return None
 
 

@@ -7,6 +7,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from convrec.project.text import markdown
+
 
 class TextTable(NamedTuple):
     """A header, rows of as many cells, and a title above; columns after the first `left` are aligned to the right."""
@@ -31,10 +33,6 @@ class TextTable(NamedTuple):
     def markdown(self) -> str:
         """Return the title in bold, if there is one, and the table."""
         rule = ["---" if place < self.left else "---:" for place in range(len(self.header))]
-        lines = [self.header, rule, *([_escaped(cell) for cell in row] for row in self.rows)]
+        lines = [self.header, rule, *(list(map(markdown, row)) for row in self.rows)]
         head = [f"**{self.title}**", ""] if self.title else []
         return "\n".join([*head, *(f"| {' | '.join(cells)} |" for cells in lines), ""])
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")

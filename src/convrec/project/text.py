@@ -22,6 +22,11 @@ def plain(text: str) -> str:
     return _STEERING.sub("\N{REPLACEMENT CHARACTER}", " ".join(text.split()))
 
 
+def markdown(text: str) -> str:
+    """Return the text on one line of Markdown, where HTML and the borders of tables stay text."""
+    return plain(text).replace("<", "&lt;").replace("|", "\\|")
+
+
 def cut(text: str, width: int = WIDTH) -> str:
     """Return the text in at most `width` columns; what does not fit is an ellipsis."""
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415  (a registered model needs `plain` without rich)

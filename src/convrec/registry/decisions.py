@@ -8,6 +8,7 @@ from pydantic import PlainSerializer, TypeAdapter
 
 from convrec.evaluation.comparison import Gain
 from convrec.project.table import TextTable
+from convrec.project.text import markdown
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
@@ -138,7 +139,7 @@ def headline(decision: Decision) -> str:
 
 def decision_markdown(decision: Decision) -> str:
     """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
-    lines = [f"## Promotion: {headline(decision)}", ""]
+    lines = [f"## Promotion: {markdown(headline(decision))}", ""]
     if decision.gates:
         lines.append(TextTable(GATE_COLUMNS, gate_rows(decision), left=len(GATE_COLUMNS)).markdown())
     against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
@@ -149,4 +150,4 @@ def decision_markdown(decision: Decision) -> str:
         facts.append(f"{found.n_rows} test rows, {found.n_prompts} prompts, {lists}")
     facts += [f"decided by {decision.by} at {decision.at}"] if decision.by else []
     facts += [f"commit {decision.commit}"] if decision.commit else []
-    return "\n".join([*lines, *(f"- {fact}" for fact in facts), ""])
+    return "\n".join([*lines, *(f"- {markdown(fact)}" for fact in facts), ""])

@@ -13,6 +13,7 @@ from mlflow.entities.model_registry import ModelVersion
 
 from convrec.project.config.params import Params
 from convrec.project.paths import Paths
+from convrec.project.text import plain
 from convrec.registry.decisions import (
     ALREADY,
     REFUSED,
@@ -69,7 +70,7 @@ def promote(
     connect(paths.root)
     client = mlflow.MlflowClient()
     challenger = find_version(client, version)
-    name, state, who = str(challenger.version), read_state(client), by or user_name()
+    name, state, who = str(challenger.version), read_state(client), plain(by or user_name())
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
     comparison = _compare(params, paths, policy, challenger, state)

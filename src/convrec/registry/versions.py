@@ -33,7 +33,7 @@ CHALLENGER, CHAMPION = "challenger", "champion"
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = (  # packages of the pyfunc
     *("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml"),
-    *("safetensors", "scikit-learn", "scipy", "threadpoolctl"),
+    *("rapidfuzz", "safetensors", "scikit-learn", "scipy", "threadpoolctl"),
 )
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 

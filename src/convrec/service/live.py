@@ -5,16 +5,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
 
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.served import ServedModel
+from convrec.service.served import Call, ServedModel
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 3.0
 RETRY_SECONDS = 60.0  # until a version that failed to load is tried again
+LOAD_SECONDS = 600.0  # in which a version must be downloaded, loaded and have decoded its first list
+_CLOSE_SECONDS = 5.0  # in which a load must end when the service stops
 
 
 class Source(Protocol):
@@ -34,8 +37,8 @@ class LiveModels:
     """The models by role, kept as the source wants them by a thread.
 
     A new version is loaded and warmed beside the old one, then takes its role at once. The old one finishes its
-    requests and is freed. A version that fails to load is retried after a pause, and the old one keeps the role. If the
-    source does not answer, everything stays as it is.
+    requests and is freed. A version that fails to load, or is not loaded within `load_seconds`, is retried after a
+    pause, and the old one keeps the role. If the source does not answer, everything stays as it is.
     """
 
     def __init__(
@@ -43,8 +46,11 @@ class LiveModels:
         source: Source,
         poll_seconds: float = POLL_SECONDS,
         on_failure: Callable[[str], None] = lambda version: None,
+        load_seconds: float = LOAD_SECONDS,
     ):
         self._source, self._poll_seconds, self._on_failure = source, poll_seconds, on_failure
+        self._load_seconds = load_seconds
+        self._loading: Call[ServedModel] | None = None
         self.roles: dict[str, ServedModel] = {}  # the one that answers by default first; empty before it is loaded
         self._left: WeakSet[ServedModel] = WeakSet()  # without a role, until their last requests are answered
         self._retry_at: dict[str, float] = {}
@@ -61,10 +67,12 @@ class LiveModels:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following."""
+        """Stop following, and end a load."""
         self._stopped.set()
+        if (loading := self._loading) is not None:
+            loading.end()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_CLOSE_SECONDS)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -92,7 +100,7 @@ class LiveModels:
         for version in dict.fromkeys(wanted.values()):
             if version not in held and time.monotonic() >= self._retry_at.get(version, 0):
                 try:
-                    held[version] = self._source.load(version)
+                    held[version] = self._load(version)
                 except Exception as error:
                     self._on_failure(version)
                     self._error, self._retry_at[version] = self._error or error, time.monotonic() + RETRY_SECONDS
@@ -107,12 +115,27 @@ class LiveModels:
         self.roles = roles
         self._left.difference_update(roles.values())
 
+    def _load(self, version: str) -> ServedModel:
+        """Return a version; raise what keeps it from being loaded in time."""
+        self._loading = call = Call(partial(self._source.load, version))
+        try:
+            return call.result.result(self._load_seconds)
+        except TimeoutError:
+            if call.result.done():  # the version's own error
+                raise
+            raise Unavailable(f"it was not loaded within {self._load_seconds:g} s") from None
+        finally:
+            call.end()
+            self._loading = None
+
     def _follow(self) -> None:
         problem = ""  # as last logged
         while not self._stopped.is_set():
             try:
                 self.update()
                 problem = ""
+            except SystemExit:  # `close` has ended a load
+                return
             except Exception as error:
                 if str(error) != problem:
                     _log(error, "the models stay as they are: %s", error)

@@ -1,4 +1,4 @@
-"""Facts of the catalog for people: why an item may fit a conversation, and requests that a user can start with."""
+"""Facts for people: why an item may fit a conversation, and requests that a user can start with."""
 
 import re
 from collections import Counter
@@ -12,6 +12,7 @@ _LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plo
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason
 _MAX_NAMED = 2  # named items that an item is compared with
+_MAX_READ = 10_000  # last characters of what a user wrote, in which shared words and titles are looked for
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
 _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
@@ -34,7 +35,7 @@ def genres_of(item: Item) -> list[str]:
 
 
 class Reasons:
-    """Finds what the items of a catalog share with the titles and words of a conversation.
+    """Finds who liked the items of a catalog, and what they share with the titles and words of a conversation.
 
     A reason states a fact and no preference: a title or a genre that the user dislikes is also named.
     """
@@ -47,12 +48,22 @@ class Reasons:
         indices = [index for title in self._mentions.titles(texts) for index in self._catalog.indices_of_title(title)]
         return [self._catalog.items[index] for index in dict.fromkeys(indices)]
 
-    def of(self, items: Sequence[Item], messages: Sequence[Mapping[str, str]]) -> list[list[str]]:
-        """Return the reasons for each item, in sentences without a full stop; none where nothing is shared."""
-        texts = [message["content"] for message in messages if message["role"] == "user"]
-        named, words = self.named_items(texts), fold("\n".join(texts))
+    def of(
+        self, items: Sequence[Item], messages: Sequence[Mapping[str, str]], likers: Mapping[int, int]
+    ) -> list[list[str]]:
+        """Return the reasons for each item, in sentences without a full stop; none where there is none.
+
+        `likers` says how many people with similar requests liked an item, by its index in the catalog.
+        """
+        text = "\n".join(message["content"] for message in messages if message["role"] == "user")[-_MAX_READ:]
+        named, words = self.named_items([text]), fold(text)
         decades = {_first_year(*match) for match in _DECADE.findall(words)}
-        return [[*_mentioned(item, words, decades), *_shared(item, named)] for item in items]
+        indices = self._catalog.indices_of_lines(map(str, items))
+        people = [likers.get(-1 if index is None else index) for index in indices]
+        return [
+            [*_liked(number), *_mentioned(item, words, decades), *_shared(item, named)]
+            for item, number in zip(items, people, strict=True)
+        ]
 
 
 def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]:
@@ -79,6 +90,10 @@ def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]
 def _first_year(century: str, digit: str, short: str) -> int:
     decade = digit or short
     return int(f"{century or ('20' if decade in _THIS_CENTURY else '19')}{decade}0")
+
+
+def _liked(number: int | None) -> list[str]:
+    return [] if number is None else [f"Liked by {number:,} people who asked for something like this"]
 
 
 def _mentioned(item: Item, words: str, decades: set[int]) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -18,7 +18,7 @@ from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model
 from convrec.generation.trie import Guide
 from convrec.project.device import pick_device
-from convrec.project.text import plain
+from convrec.project.text import cut, plain
 from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Recommendation:
     rank: int
     title: str
     year: int | None
+    reasons: tuple[str, ...] | None = None  # None if they were not asked for
 
     def __str__(self) -> str:
         return line(self.title, self.year)
@@ -42,7 +43,12 @@ class RecommendedList(list[Recommendation]):
     """The recommendations of one conversation, best first; it prints as a table."""
 
     def __str__(self) -> str:
-        return "\n".join(["rank  item", *(f"{item.rank:>4}  {plain(str(item))}" for item in self)])
+        lines = ["rank  item", *(f"{item.rank:>4}  {plain(str(item))}" for item in self)]
+        if any(item.reasons for item in self):
+            width = max(map(len, lines))
+            reasons = ["reasons", *(plain("; ".join(item.reasons or ())) for item in self)]
+            lines = [cut(f"{line:<{width}}  {reason}".rstrip()) for line, reason in zip(lines, reasons, strict=True)]
+        return "\n".join(lines)
 
     __repr__ = __str__
 
@@ -52,8 +58,10 @@ class RecommendedList(list[Recommendation]):
         return frame.astype({"year": "Int64"})
 
     def to_json(self) -> str:
-        """Return a JSON array of objects."""
-        return json.dumps([asdict(item) for item in self], ensure_ascii=False, indent=1)
+        """Return a JSON array of objects, with reasons if they were asked for."""
+        are_asked = any(item.reasons is not None for item in self)
+        rows = [{key: value for key, value in asdict(item).items() if are_asked or key != "reasons"} for item in self]
+        return json.dumps(rows, ensure_ascii=False, indent=1)
 
 
 class Recommender:
@@ -109,6 +117,7 @@ class Recommender:
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
         or_fewer: bool = False,
+        reasons: bool = False,
     ) -> RecommendedList | list[RecommendedList]:
         """Return exactly `n` items for each conversation, best first; for a single text, return its list.
 
@@ -117,21 +126,28 @@ class Recommender:
         excluded unless the settings allow them (see `data.mentions`). With `allow`, only those items are recommended.
         Titles to deny or allow are `Title (Year)`, or `Title` for all items with that title; if `Title` is the whole
         line of an item, it means that item. With `or_fewer`, a list has all items that are left if those are
-        fewer than `n`.
+        fewer than `n`. With `reasons`, recommendations say why they may fit: what they share with the conversation, and
+        how many people with similar requests liked them.
 
         Raises `InputError` for an unknown title, an unreadable conversation, or an `n` that is not from 1 to the number
         of items left.
         """
         if isinstance(conversations, str):
-            return self.recommend([conversations], n, deny, allow, or_fewer)[0]
+            return self.recommend([conversations], n, deny, allow, or_fewer, reasons)[0]
         asked = self.translator.prepare(conversations, n, deny, allow, or_fewer)
         order = sorted(range(len(asked)), key=lambda i: len(asked[i].prompt))
         lists = [RecommendedList() for _ in asked]
         for first in range(0, len(order), _BATCH):
             rows = order[first : first + _BATCH]
             for row, tokens in zip(rows, self.complete([asked[i] for i in rows]), strict=True):
-                items = enumerate(self.translator.items(tokens), start=1)
-                lists[row] = RecommendedList(Recommendation(rank, item.title, item.year) for rank, item in items)
+                items = self.translator.items(tokens)
+                lists[row] = RecommendedList(
+                    Recommendation(rank, item.title, item.year) for rank, item in enumerate(items, start=1)
+                )
+                if reasons:
+                    why = self.translator.explain(items, asked[row].messages)
+                    pairs = zip(lists[row], why, strict=True)
+                    lists[row] = RecommendedList(replace(item, reasons=tuple(own)) for item, own in pairs)
             if len(order) > _BATCH:
                 logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists

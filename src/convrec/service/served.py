@@ -1,22 +1,24 @@
 """A model that answers many requests at once."""
 
 import asyncio
+import ctypes
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convrec.data.catalog import Item
 from convrec.generation.engine import TokenIds
-from convrec.service.reasons import Reasons
 from convrec.service.recommender import Recommender
 from convrec.service.translation import Conversation, Messages, Prepared, Translator
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 _GATHER_SECONDS = 0.005  # clients that have their lists of one batch ask again at nearly the same time
 
 
@@ -78,11 +80,41 @@ class Batcher:
                 completion.set_exception(error)
 
 
+class Call(threading.Thread, Generic[Result]):
+    """A call in a thread of its own. It can be ended while it runs Python code, such as that of a chat template."""
+
+    def __init__(self, function: Callable[[], Result]):
+        """Start the call."""
+        super().__init__(name="call", daemon=True)
+        self.result: Future[Result] = Future()
+        self._function, self._guard = function, threading.Lock()
+        self.result.set_running_or_notify_cancel()  # it cannot be cancelled any more, only ended
+        self.start()
+
+    def run(self) -> None:
+        try:
+            result = self._function()
+            with self._guard:
+                self.result.set_result(result)
+        except BaseException as error:
+            with self._guard:
+                if not self.result.done():
+                    self.result.set_exception(error)
+
+    def end(self) -> None:
+        """Raise `SystemExit` in the call, unless it is over."""
+        with self._guard:  # so long, the thread does not end, and its number belongs to no other
+            if not self.result.done():
+                number = ctypes.c_ulong(self.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(SystemExit))
+
+
 class Answered(NamedTuple):
-    """A list with the conversation that it answers."""
+    """A list with the conversation that it answers, and the reasons for each item if they were asked for."""
 
     messages: Messages
     items: list[Item]
+    reasons: list[list[str]] | None = None
 
 
 class ServedModel:
@@ -90,16 +122,28 @@ class ServedModel:
 
     def __init__(self, version: str, translator: Translator, decoder: Decoder):
         self.version, self.translator, self.decoder = version, translator, decoder
-        self.reasons = Reasons(translator.catalog, translator.mentions)
-        self._texts = ThreadPoolExecutor(1, "texts")  # the event loop goes on while a conversation is read
+        self._reading = asyncio.Lock()  # one conversation is read at a time, in a thread: the event loop goes on
 
     def warm(self) -> None:
         """Decode a first list, which also shows that the engine works; raise what fails."""
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
         self.translator.items(self.decoder.warm(asked))
 
-    async def ask(self, conversation: Conversation, **options: Any) -> Answered:
-        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors."""
-        prepare = partial(self.translator.prepare, [conversation], **options)
-        (asked,) = await asyncio.get_running_loop().run_in_executor(self._texts, prepare)
-        return Answered(asked.messages, self.translator.items(await self.decoder.complete(asked)))
+    async def ask(self, conversation: Conversation, reasons: bool = False, **options: Any) -> Answered:
+        """Return the list of a conversation; `Recommender.recommend` describes the options and the errors.
+
+        If the request is cancelled, so is the work on it.
+        """
+        (asked,) = await self.read(partial(self.translator.prepare, [conversation], **options))
+        items = self.translator.items(await self.decoder.complete(asked))
+        explain = partial(self.translator.explain, items, asked.messages)
+        return Answered(asked.messages, items, await self.read(explain) if reasons else None)
+
+    async def read(self, function: Callable[[], Result]) -> Result:
+        """Return what a function of the request's texts returns, which is ended if the request is cancelled."""
+        async with self._reading:
+            call = Call(function)
+            try:
+                return await asyncio.wrap_future(call.result)
+            finally:
+                call.end()

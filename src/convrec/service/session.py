@@ -73,6 +73,6 @@ class Session:
             raise InputError("the conversation is empty; say what you would like")
         shown = self._shown if more else []
         deny = [*self._always_denied, *self._denied, *map(str, shown)]
-        answer = self._recommender.recommend([self._messages], self._n, deny, self._allow)[0]
+        answer = self._recommender.recommend([self._messages], self._n, deny, self._allow, reasons=True)[0]
         self._shown = [*shown, *answer]
         return str(answer)

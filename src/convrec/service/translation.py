@@ -1,12 +1,15 @@
 """Between people and a model: what is checked and built before a list is decoded, and what is read from it."""
 
-import difflib
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rapidfuzz import process
+from rapidfuzz.distance import Indel
+
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
@@ -17,11 +20,13 @@ from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean
+from convrec.service.reasons import Reasons
 
 Messages = list[dict[str, str]]
 Conversation = str | Sequence[Mapping[str, str]]
 
 LIST_LENGTH = 20  # default number of items in a list
+_LEAST_SIMILARITY = 0.6  # of the title that is suggested for an unknown one
 
 
 class NothingLeft(InputError):
@@ -59,7 +64,8 @@ class Prepared(NamedTuple):
 class Translator:
     """Translates between people and a model: conversations to tokens, tokens to items of the catalog. Thread-safe.
 
-    `noun` is the domain's word for the items, such as movies or books; `mentions` finds the catalog's titles in texts.
+    `noun` is the domain's word for the items, such as movies or books; `mentions` finds the catalog's titles in texts,
+    `reasons` what items share with them.
     `positions` is the model's longest context in tokens, None if it has no limit; `guide` guides its lists.
     """
 
@@ -74,9 +80,10 @@ class Translator:
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
         self.mentions = Mentions(catalog)
+        self.reasons = Reasons(catalog, self.mentions)
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
-        self._prompts, self._guide = settings.prompts(tokenizer), guide
+        self._prompts, self.guide = settings.prompts(tokenizer), guide
         self.lock = threading.Lock()  # around tokenizers, which cannot be used by two threads at once
 
     def prepare(
@@ -101,9 +108,9 @@ class Translator:
         ]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
         with self.lock:
-            if self._guide is not None:
+            if self.guide is not None:
                 rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
-                weighted = zip(requests, self._guide(rows), strict=True)
+                weighted = zip(requests, self.guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
@@ -123,6 +130,14 @@ class Translator:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
         return [self.catalog.items[index] for index in indices if index is not None]
 
+    def explain(self, items: Sequence[Item], messages: Messages) -> list[list[str]]:
+        """Return the reasons for each item of the list that answers a conversation (see `Reasons`)."""
+        people: Mapping[int, int] = {}
+        if isinstance(guide := self.guide, Guidance):
+            with self.lock:
+                (people,) = guide.likers([{"messages": messages}])
+        return self.reasons.of(items, messages, people)
+
     def knows(self, title: str) -> bool:
         """Return whether a title to deny or allow is in the catalog."""
         return bool(self._items_of(title))
@@ -137,11 +152,12 @@ class Translator:
                 f"{name}: {titles!r} is not a list of titles; give texts such as {str(self.catalog.items[0])!r}"
             )
         found: set[int] = set()
-        for written in titles:
+        for written in dict.fromkeys(titles):
             indices = self._items_of(written)
             if not indices:
                 known = [item.title for item in self.catalog.items]
-                near = difflib.get_close_matches(title_and_year(written)[0], known, n=1)
+                title, score = title_and_year(written)[0], Indel.normalized_similarity
+                near = process.extractOne(title, known, scorer=score, score_cutoff=_LEAST_SIMILARITY)
                 hint = f"did you mean {near[0]!r}?" if near else "write it as the catalog does"
                 raise InputError(f"{name}: {written!r} is not in the catalog; {hint}")
             found.update(indices)

@@ -1,7 +1,10 @@
-"""The server over raw sockets: bodies without end."""
+"""The server over raw sockets: bodies without end, and probes."""
 
 import pytest
 
+from convrec.service.app import edge
+from convrec.service.app.keys import Keys, new_key
+from convrec.service.app.service import Limits
 from tests.service.app.serving import answer, make_service, request, serve
 from tests.service.recommending import make_recommender
 
@@ -39,3 +42,47 @@ def test_a_body_in_chunks_of_no_told_length_is_a_question(served):
     with served.send(request("POST /api/recommend", body, *headers)) as connection:
         status, answered = answer(connection)
     assert status == 200 and len(answered["models"][0]["recommendations"]) == 2
+
+
+def test_bodies_that_do_not_end_take_no_more_memory_than_the_limits_allow(monkeypatch):
+    """Bodies of any number were read at the same time, and stayed until their clients had left."""
+    monkeypatch.setattr(edge, "_BODY_SECONDS", 0.5)
+    unfinished = request("POST /api/recommend", b"{", "Content-Length: 999000", "Content-Type: application/json")
+    with serve(make_service({"champion": make_recommender()}, limits=Limits(max_requests=3))) as running:
+        asked = [running.send(unfinished) for _ in range(9)]
+        answers = [answer(connection) for connection in asked]
+        for connection in asked:
+            connection.close()
+        late = (408, {"error": "the body has not arrived within 0.5 s"})
+        many = (429, {"error": "too many requests are arriving; try again later"})
+        assert sorted(answers, key=str) == [late] * 3 + [many] * 6
+        with running.ask(conversation="a film", n=1) as connection:
+            assert answer(connection)[0] == 200
+
+
+def test_no_body_is_read_without_a_key(tmp_path):
+    new_key(tmp_path / "keys", "shop")
+    service = make_service({"champion": make_recommender()})
+    with serve(service, has_page=False, keys=Keys(tmp_path / "keys")) as running:
+        with running.send(request("POST /recommend", b"{", "Content-Length: 999000")) as connection:
+            assert answer(connection)[0] == 401
+        page = running.text("/metrics").decode()
+    assert 'convrec_requests_total{path="/recommend",status="401"} 1.0' in page
+
+
+def test_a_compressed_body_is_refused_by_its_encoding(served):
+    with served.send(request("POST /api/recommend", b"", "Content-Encoding: gzip", "Content-Length: 9")) as connection:
+        status, told = answer(connection)
+    expected = "Content-Encoding: gzip is not supported; send the body uncompressed"
+    assert (status, told) == (415, {"error": expected})
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+@pytest.mark.parametrize("probe", ["HEAD {} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close", "GET {} HTTP/1.0"])
+def test_probes_are_answered(path, probe):
+    with (
+        serve(make_service({"champion": make_recommender()}), hosts=("127.0.0.1", "localhost")) as running,
+        running.send(f"{probe.format(path)}\r\n\r\n".encode()) as connection,
+    ):
+        head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert head.split()[1] == b"200" and bool(body) == probe.startswith("GET")

@@ -136,7 +136,7 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
     both = len(set(titles[0]) & set(titles[1]))
     expect(page.locator("#status")).to_contain_text(f"{both} of 10 films are in both lists")
     assert any(text.startswith("Like ") for text in page.locator(".reason").all_inner_texts())
-    expect(page.get_by_text("computed from the catalog and your messages")).to_be_visible()
+    expect(page.get_by_text("computed from the catalog, your messages")).to_be_visible()
 
 
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):

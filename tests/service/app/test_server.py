@@ -44,6 +44,8 @@ def test_both_models_answer_as_their_recommenders_do():
         item["title"]: item["reasons"] for item in _ask(messages=messages, n=14).json()["models"][0]["recommendations"]
     }
     assert reasons["Up"] == ["Like Heat (1975): crime, drama"] and reasons["Casablanca"] == []
+    explained = CLIENT.post("/recommend", json={"messages": messages, "n": 14, "reasons": True}).json()
+    assert {item["title"]: item["reasons"] for item in explained["recommendations"]} == reasons
 
 
 def test_filters_hold_for_each_of_the_catalogs():

@@ -1,6 +1,6 @@
 import json
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -111,14 +111,18 @@ def test_wrong_events_are_refused_at_once(recording, store, now_answer, fields, 
     assert store.counts() == {"answers": 1, "shown": 2, "events": 0}
 
 
-def test_the_last_event_counts_even_within_a_microsecond(recording, store, now_answer, monkeypatch):
+@pytest.mark.parametrize("hours", [0, -1])
+def test_the_last_event_counts_within_a_microsecond_or_after_the_clock_was_set_back(
+    recording, store, now_answer, monkeypatch, hours
+):
     one = now_answer("heat")
     recording.add_answer(one)
+    times = iter(one.time + timedelta(hours=hours * place) for place in range(3))
 
     class Clock(datetime):
         @classmethod
         def now(cls, tz=None):
-            return one.time
+            return next(times)
 
     monkeypatch.setattr(recorder, "datetime", Clock)
     for event in ("accepted", "withdrawn", "accepted"):

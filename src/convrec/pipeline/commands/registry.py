@@ -20,6 +20,7 @@ from convrec.pipeline.commands import (
 )
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
 from convrec.project.table import TextTable
+from convrec.project.text import plain
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -32,7 +33,7 @@ registry = add_group("registry", REGISTRY, "List or register the versions of the
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    TextTable(header, rows, left=len(header)).print(120, wrap=True)
+    TextTable(header, [list(map(plain, row)) for row in rows], left=len(header)).print(120, wrap=True)
 
 
 @app.command(group=REGISTRY)
@@ -69,7 +70,7 @@ def promote(
         if decision.gates:
             _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
         line = headline(decision)
-        print(f"{line[0].upper()}{line[1:]}")
+        print(plain(f"{line[0].upper()}{line[1:]}"))
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
@@ -84,7 +85,7 @@ def rollback(*, reason: str = "", by: By = None, as_json: AsJson = False) -> Non
     """
     from convrec.registry.moves import roll_back
 
-    move = roll_back(*_client(by), reason)
+    move = roll_back(*_client(by), plain(reason))
     if as_json:
         print(json.dumps(asdict(move)))
     else:
@@ -181,7 +182,7 @@ def stop(*, reason: str = "", by: By = None, url: FeedbackUrl = None, as_json: A
     from convrec.service.feedback import open_store
 
     client, who = _client(by)
-    reason = reason or f"stopped by {who}"
+    reason = plain(reason) or f"stopped by {who}"
     found = read_experiment(client)
     if found is None or not found.is_running:
         raise InputError("no experiment is running; `convrec experiment start` starts one")
@@ -201,7 +202,7 @@ def _client(by: str | None) -> "tuple[MlflowClient, str]":
     from convrec.registry.tracking import connect, user_name
 
     connect()
-    return mlflow.MlflowClient(), by or user_name()
+    return mlflow.MlflowClient(), plain(by or user_name())
 
 
 def _show(result: "Result", as_json: bool) -> None:
@@ -210,9 +211,9 @@ def _show(result: "Result", as_json: bool) -> None:
         return
     columns, *rows = result.rows()
     _print_table(columns, rows)
-    print(result.headline)
+    print(plain(result.headline))
     if result.experiment.ended:
-        print(f"Ended at {result.experiment.ended}: {result.experiment.reason}")
+        print(plain(f"Ended at {result.experiment.ended}: {result.experiment.reason}"))
 
 
 tracking = add_group(

@@ -71,7 +71,7 @@ def recommend(
         said = sys.stdin.read() if conversation == "-" else conversation
     except UnicodeDecodeError:
         raise _NOT_UTF8 from None
-    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow)
+    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow, reasons=True)
     print(answer.to_json() if as_json else answer)
 
 
@@ -114,6 +114,8 @@ class Serving:
     Args:
         model: A version or a folder that stays, as in `convrec recommend`; default: follow the champion.
         host: Address to listen on.
+        allowed_host: Host name that requests may be for, besides localhost; repeatable; default: any, unless --host is
+            a loopback address.
         vllm_server: Address of a `convrec vllm-server` that decodes in place of this process.
         max_requests: Requests waiting or being decoded; more get status 429.
         max_seconds: Longest time of a request; later it gets status 504.
@@ -124,6 +126,7 @@ class Serving:
 
     model: str | None = None
     host: str = "127.0.0.1"
+    allowed_host: tuple[str, ...] = ()
     vllm_server: Annotated[str | None, Parameter(metavar="URL")] = None
     batch_size: BatchSize = 64
     max_requests: Annotated[Whole, Parameter(validator=Number(gte=1, lte=2000))] = 192
@@ -244,7 +247,8 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
         models.start(is_required=has_page or options.model is not None)
         limits = Limits(options.max_requests, options.max_seconds)
         service = Service(models, limits, metrics, recorder, lambda: source.experiment)
-        app = make_app(service, has_page=has_page, hosts=hosts_of(listener, options.host), keys=keys)
+        hosts = hosts_of(listener, options.host, options.allowed_host)
+        app = make_app(service, has_page=has_page, hosts=hosts, keys=keys)
         run(app, listener, options.host)
 
 

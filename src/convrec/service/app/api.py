@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.service.app.edge import facts_of
@@ -12,6 +12,7 @@ from convrec.service.app.service import Question, Service
 from convrec.service.feedback import new_answer_id
 from convrec.service.feedback.records import EventName
 
+_PROBE = ["GET", "HEAD"]
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -31,29 +32,31 @@ class Feedback(BaseModel):
 
 
 def make_router(service: Service, keys: Keys | None) -> APIRouter:
-    """Return the routes. With keys, what tells of users needs one."""
+    """Return the routes. While the keys cannot be read, the service is not ready."""
     router = APIRouter()
-    guards = [] if keys is None else [Depends(keys.check)]
 
-    @router.get("/health")
+    @router.api_route("/health", methods=_PROBE)
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @router.get("/ready")
+    @router.api_route("/ready", methods=_PROBE)
     def ready() -> dict[str, Any]:
+        if keys is not None:
+            keys.known()
         if not service.models.is_ready:
             raise HTTPException(503, "no model is loaded, or its engine has stopped")
         return {"versions": service.models.versions}
 
-    @router.get("/metrics")
+    @router.api_route("/metrics", methods=_PROBE)
     async def metrics() -> Response:
         return Response(service.metrics.page(service.models.versions), headers={"Content-Type": _TEXT})
 
-    @router.post("/recommend", dependencies=guards)
+    @router.post("/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
         answer_id = new_answer_id(began := datetime.now(UTC))
         routed = await service.within_limits(request, lambda roles: service.route(roles, question, answer_id))
-        items = routed.answered.items
+        items, why = routed.answered.items, routed.answered.reasons
+        reasons: list[dict[str, Any]] = [{}] * len(items) if why is None else [{"reasons": own} for own in why]
         lists = [("", routed.version, routed.answered)]
         recorded_id = await service.record(began, answer_id, question.user_id, lists, routed.experiment, routed.arm)
         facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
@@ -62,13 +65,13 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
             "version": routed.version,
             **({} if routed.arm is None else {"arm": routed.arm}),
             "recommendations": [
-                {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year}
-                for rank, item in enumerate(items, start=1)
+                {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year, **why}
+                for rank, (item, why) in enumerate(zip(items, reasons, strict=True), start=1)
             ],
             "request_id": facts_of(request)["request_id"],
         }
 
-    @router.post("/feedback", dependencies=guards)
+    @router.post("/feedback")
     def record(event: Feedback) -> dict[str, Any]:
         if service.recorder is None:
             raise HTTPException(404, "feedback is not recorded; start the server without `--feedback none`")

@@ -15,14 +15,18 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from convrec.service.app.keys import Keys
 from convrec.service.app.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 1_000_000  # bytes
+_BODY_SECONDS = 10.0  # in which a body must arrive
 REQUEST_ID = "X-Request-ID"
+RETRY = {"Retry-After": "2"}  # of a 429
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-_QUIET = ("/health", "/ready", "/metrics")  # asked every few seconds by machines
+_QUIET = ("/health", "/ready", "/metrics")  # asked every few seconds by machines, without a key
+_CLOSE = {"Connection": "close"}  # the rest of a body is not read
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src data:; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
@@ -34,13 +38,16 @@ _HEADERS = {
 class Edge:
     """ASGI middleware around the application.
 
-    A request has the id of its `X-Request-ID`, else a new one; the response has it, too, beside security headers. A
-    body over the limit gets 413. If the application fails, the answer is 500 without details; if it is
-    cancelled, because the server stops, 503. `is_logged` writes a log line for each request.
+    A request has the id of its `X-Request-ID`, else a new one; the response has it, too, beside security headers. With
+    keys, a request without one gets 401 before its body is read. At most `max_bodies` bodies are read at a time; more
+    get 429. A body over the limit gets 413, a slow one 408, a compressed one 415. If the application fails, the answer
+    is 500 without details; if it is cancelled, because the server stops, 503. `is_logged` writes a log line for each
+    request.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, is_logged: bool):
+    def __init__(self, app: ASGIApp, metrics: Metrics, is_logged: bool, keys: Keys | None, max_bodies: int):
         self._app, self._metrics, self._is_logged = app, metrics, is_logged
+        self._keys, self._max_bodies, self._num_bodies = keys, max_bodies, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,13 +67,20 @@ class Edge:
                 MutableHeaders(scope=message).update({**_HEADERS, REQUEST_ID: request_id})
             await send(message)
 
-        async def end(error: BaseException, code: int, reason: str) -> None:
+        async def end(error: BaseException, code: int, reason: str, more: Mapping[str, str] | None = None) -> None:
             if status:  # the response has begun
                 raise error
-            await JSONResponse({"error": reason}, code)(scope, receive, extended)
+            await JSONResponse({"error": reason}, code, more)(scope, receive, extended)
 
+        if "Host" not in headers:  # HTTP/1.0, as some probes send it; browsers, whose host is checked, always send one
+            scope["headers"] = [*scope["headers"], (b"host", b"localhost")]
         try:
-            await self._app(scope, _limited(headers, receive), extended)
+            if self._keys is not None and scope["path"] not in _QUIET:
+                facts["key"] = self._keys.check(headers.get("Authorization", ""))
+            read = await self._body(headers, receive) if scope["method"] == "POST" else None
+            await self._app(scope, receive if read is None else _again(read, receive), extended)
+        except HTTPException as error:  # of this class; the application answers its own
+            await end(error, error.status_code, error.detail, error.headers)
         except asyncio.CancelledError as error:
             await end(error, 503, "the server is shutting down; try again later")
         except Exception as error:
@@ -76,28 +90,48 @@ class Edge:
             self._count(scope, facts, status, time.perf_counter() - start)
 
     def _count(self, scope: Scope, facts: Mapping[str, Any], status: int, seconds: float) -> None:
-        path = getattr(scope.get("route"), "path", "other")
+        known = {getattr(route, "path", "") for route in scope["app"].routes}
+        path = scope["path"] if scope["path"] in known else "other"
         self._metrics.requests.labels(path, str(status)).inc()
         if path == "/recommend" and status == 200:
             self._metrics.seconds.observe(seconds)
         if self._is_logged and path not in _QUIET:
             logger.info("request", extra={"facts": {**facts, "status": status, "seconds": round(seconds, 4)}})
 
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """Return the whole body. The received bytes count, whatever the headers say."""
+        encoding = headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            reason = f"Content-Encoding: {encoding:.40} is not supported; send the body uncompressed"
+            raise HTTPException(415, reason, {**_CLOSE, "Accept-Encoding": "identity"})
+        if self._num_bodies >= self._max_bodies:
+            raise HTTPException(429, "too many requests are arriving; try again later", {**_CLOSE, **RETRY})
+        body, has_more = bytearray(), int(headers.get("Content-Length", 0)) <= MAX_BODY
+        self._num_bodies += 1
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                while has_more and len(body) <= MAX_BODY:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise HTTPException(400, "the connection was closed before the body had arrived")
+                    body += message.get("body", b"")
+                    if not message.get("more_body", False) and len(body) <= MAX_BODY:
+                        return bytes(body)
+        except TimeoutError:
+            raise HTTPException(408, f"the body has not arrived within {_BODY_SECONDS:g} s", _CLOSE) from None
+        finally:
+            self._num_bodies -= 1
+        raise HTTPException(413, f"a request is limited to {MAX_BODY:,} bytes; shorten it", _CLOSE)
 
-def _limited(headers: Headers, receive: Receive) -> Receive:
-    """Return a `receive` that ends a large body. It counts the received bytes, whatever the headers say."""
-    size, told = 0, int(headers.get("Content-Length", 0))
 
-    async def limited() -> Message:
-        nonlocal size
-        message = await receive() if told <= MAX_BODY else {}
-        size += len(message.get("body", b""))
-        if max(size, told) > MAX_BODY:
-            reason = f"a request is limited to {MAX_BODY:,} bytes; shorten it"
-            raise HTTPException(413, reason, {"Connection": "close"})  # the rest of the body is not read
-        return message
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` for a request whose body was read."""
+    parts = [body]
 
-    return limited
+    async def again() -> Message:
+        return {"type": "http.request", "body": parts.pop()} if parts else await receive()
+
+    return again
 
 
 def facts_of(request: Request) -> dict[str, Any]:

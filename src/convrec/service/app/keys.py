@@ -1,19 +1,18 @@
 """API keys: a file of names and SHA-256 hashes."""
 
 import hashlib
+import logging
 import re
 import secrets
 from pathlib import Path
-from typing import Annotated
 
-from fastapi import Depends, HTTPException, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import HTTPException
 
 from convrec.project.errors import InputError
-from convrec.service.app.edge import facts_of
+
+logger = logging.getLogger(__name__)
 
 _NAME = r"[A-Za-z0-9._-]{1,64}"
-_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 class Keys:
@@ -21,20 +20,33 @@ class Keys:
 
     def __init__(self, path: Path):
         """Raise `InputError` if the file cannot be read, or a line is no key."""
-        self._path = path
+        self._path, self._problem = path, ""  # the problem as last logged
         _read(path)
 
-    def name_of(self, key: str) -> str | None:
-        """Return the name of a key, else None."""
-        return _read(self._path).get(_hash(key))
+    def known(self) -> dict[str, str]:
+        """Return the names of the keys by their hash.
 
-    def check(self, request: Request, given: _Given) -> None:
-        """Answer 401 to a request without a key; a dependency of routes."""
-        name = None if given is None else self.name_of(given.credentials.strip())
+        Answers 503 while the file cannot be read or a line is no key; the log has the reason, once.
+        """
+        try:
+            found, problem = _read(self._path), ""
+        except InputError as error:
+            found, problem = {}, str(error)
+        if problem not in ("", self._problem):
+            logger.error("no request is answered: %s", problem)
+        self._problem = problem
+        if problem:
+            raise HTTPException(503, "the server cannot read its API keys; see its log")
+        return found
+
+    def check(self, authorization: str) -> str:
+        """Return the name of the key in the header `Authorization`; answer 401 where there is none."""
+        scheme, _, key = authorization.partition(" ")
+        name = self.known().get(_hash(key.strip())) if scheme.lower() == "bearer" else None
         if name is None:
             reason = "the API key is missing or wrong; send `Authorization: Bearer KEY`"
-            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
-        facts_of(request)["key"] = name
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer", "Connection": "close"})
+        return name
 
 
 def new_key(path: Path, name: str) -> str:

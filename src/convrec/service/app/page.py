@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def make_page_router(service: Service) -> APIRouter:
             {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
             for role, model in roles.items()
         ]
-        examples = example_requests(first.translator.catalog, first.reasons, first.translator.noun)
+        examples = example_requests(first.translator.catalog, first.translator.reasons, first.translator.noun)
         recorder = service.recorder
         is_saved = "nothing" if recorder is None else "conversations" if recorder.with_conversations else "answers"
         return {"models": known, "examples": examples, "saved": is_saved}
@@ -57,7 +57,8 @@ def make_page_router(service: Service) -> APIRouter:
     @router.post("/api/recommend")
     async def recommend(question: Question, request: Request) -> dict[str, Any]:
         async def ask(roles: Roles) -> list[tuple[str, ServedModel, Answered]]:
-            _check_titles(question, [model.translator for model in roles.values()])
+            translators = [model.translator for model in roles.values()]
+            await next(iter(roles.values())).read(partial(_check_titles, question, translators))
             asked = (_list_of(service, *pair, question) for pair in roles.items())
             lists = await asyncio.gather(*asked, return_exceptions=True)
             for problem in lists:  # the first model's, whichever came first
@@ -71,7 +72,7 @@ def make_page_router(service: Service) -> APIRouter:
         return {
             "answer_id": await service.record(began, answer_id, question.user_id, lists),
             "models": [
-                {"list": role, "name": _name(role, model), "recommendations": _explained(model, listed)}
+                {"list": role, "name": _name(role, model), "recommendations": _explained(listed)}
                 for role, model, listed in answers
             ],
         }
@@ -92,17 +93,20 @@ def _check_titles(question: Question, translators: list[Translator]) -> None:
 
 
 async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
-    knows = model.translator.knows
-    allow = None if question.allow is None else list(filter(knows, question.allow))
-    own = question.model_copy(update={"deny": list(filter(knows, question.deny)), "allow": allow})
+    own = await model.read(partial(_known, question, model.translator))
     try:
         return await service.list_of(model, own)
     except InputError as error:
         raise InputError(f"{_name(role, model)}: {error}") from None
 
 
-def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
-    reasons = model.reasons.of(listed.items, listed.messages)
+def _known(question: Question, translator: Translator) -> Question:
+    """Return the question with those titles alone that the model's catalog has, and for a list with reasons."""
+    deny, allow = (own and list(filter(translator.knows, own)) for own in (question.deny, question.allow))
+    return question.model_copy(update={"deny": deny, "allow": allow, "reasons": True})
+
+
+def _explained(listed: Answered) -> list[dict[str, Any]]:
     return [
         {
             "rank": rank,
@@ -112,7 +116,7 @@ def _explained(model: ServedModel, listed: Answered) -> list[dict[str, Any]]:
             "genres": ", ".join(genres_of(item)),
             "reasons": own,
         }
-        for rank, (item, own) in enumerate(zip(listed.items, reasons, strict=True), start=1)
+        for rank, (item, own) in enumerate(zip(listed.items, listed.reasons or (), strict=True), start=1)
     ]
 
 

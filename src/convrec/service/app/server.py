@@ -1,6 +1,7 @@
 """The server of `convrec serve` and `convrec app`: one application, for `app` with a page."""
 
 import logging
+import re
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,8 @@ def make_app(service: Service, *, has_page: bool, hosts: Sequence[str] = ("*",),
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    app.add_middleware(Edge, metrics=service.metrics, is_logged=not has_page)
+    limit = service.limits.max_requests
+    app.add_middleware(Edge, metrics=service.metrics, is_logged=not has_page, keys=keys, max_bodies=limit)
     app.include_router(make_router(service, keys))
     if has_page:
         app.include_router(make_page_router(service))
@@ -87,6 +89,8 @@ def make_server(app: FastAPI, stop_seconds: int = _STOP_SECONDS) -> uvicorn.Serv
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
     """Reserve an address. Raises `InputError` if it cannot be used."""
+    if not host:  # to a socket, this is every address
+        raise InputError("--host '': give an address; 0.0.0.0 listens on all addresses of this machine")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -97,10 +101,17 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def hosts_of(listener: socket.socket, host: str) -> tuple[str, ...]:
-    """Return the host names that requests may be for: any (`*`), unless the address is of this machine only."""
-    is_loopback = ip_address(listener.getsockname()[0]).is_loopback
-    return (*_LOOPBACK, _in_url(listener, host).lower()) if is_loopback else ("*",)
+def hosts_of(listener: socket.socket, host: str, allowed: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the host names that requests may be for: those `allowed`, and this machine's own.
+
+    Without `allowed`, it is any (`*`), unless the address is of this machine only. Raises `InputError` for what is no
+    host name.
+    """
+    for name in allowed:
+        if not re.fullmatch(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", name, re.ASCII):
+            raise InputError(f"--allowed-host {name!r:.80}: give a host name without a port, such as recs.example.com")
+    own = [_in_url(listener, host).lower()] if ip_address(listener.getsockname()[0]).is_loopback else []
+    return (*_LOOPBACK, *own, *allowed) if own or allowed else ("*",)
 
 
 def run(app: FastAPI, listener: socket.socket, host: str) -> None:

@@ -11,6 +11,7 @@ from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.project.errors import InputError
+from convrec.service.app.edge import RETRY
 from convrec.service.app.metrics import Metrics
 from convrec.service.arms import CHAMPION, Experiment, arm_of
 from convrec.service.feedback import Answer, FeedbackRecorder, Shown
@@ -20,8 +21,7 @@ from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messag
 
 logger = logging.getLogger(__name__)
 
-_RETRY_SECONDS = "2"  # that a client is told to wait if too many requests are waiting
-_OPTIONS = {"n", "deny", "allow", "or_fewer"}  # of a list
+_OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons"}  # of a list
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -39,6 +39,7 @@ class Question(BaseModel):
     deny: list[str] = []
     allow: list[str] | None = None
     or_fewer: bool = False
+    reasons: bool = False
     user_id: str | None = Field(None, min_length=1, max_length=200)
 
     @property
@@ -103,7 +104,7 @@ class Service:
         `ask` is cancelled. Raises `Unavailable` if there is no model.
         """
         if self._num_inside >= self.limits.max_requests:
-            raise HTTPException(429, "too many requests are waiting; try again later", {"Retry-After": _RETRY_SECONDS})
+            raise HTTPException(429, "too many requests are waiting; try again later", RETRY)
         seconds = self.limits.max_seconds
         answer = asyncio.ensure_future(ask(self.models.current()))
         departure = asyncio.create_task(_departure(request))
