@@ -1,6 +1,7 @@
 import json
 import shutil
 import sys
+import unicodedata
 from dataclasses import replace
 from io import StringIO
 
@@ -75,6 +76,17 @@ def test_text_and_messages_are_the_same_conversation():
     assert RECOMMENDER.recommend([[*messages_of(text), {"role": "user", "content": " "}]], 4) == expected
     alone = RECOMMENDER.recommend("I loved Heat", n=4)
     assert isinstance(alone, RecommendedList) and [alone] == RECOMMENDER.recommend(["User: I loved Heat"], 4)
+
+
+def test_line_ends_accents_and_invisible_characters_do_not_change_a_list():
+    text = "User: I loved Amélie & Heat\nAssistant: why?\nUser: space"
+    expected = RECOMMENDER.translator.prepare([text], 4)[0]
+    assert {LINES.index("Amélie (1999)"), LINES.index("Heat (1995)")} <= set(expected.request.banned)
+    for form in (text.replace("\n", "\r\n"), unicodedata.normalize("NFD", text).replace("Heat", "He\u200bat\u200e")):
+        form = form.replace("&", "&amp;")
+        for asked in (form, messages_of(form)):
+            assert RECOMMENDER.translator.prepare([asked], 4)[0] == expected
+    assert _lines("x", 1, allow=["\ufeffHeat (1995)\u200e"]) == ["Heat (1995)"]
 
 
 def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():

@@ -151,10 +151,23 @@ def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:
         logger.warning("the ground truth has years, but no item does; if the catalog has them, name its column `year`")
 
 
+def _require_open_items(splits: dict[str, pd.DataFrame], catalog: Catalog, length: int) -> None:
+    """Raise `InputError` for a prompt whose seen titles leave too few items for a list, on which training would end."""
+    for name, rows in splits.items():
+        for prompt, seen in zip(rows["prompt_id"], rows["seen_titles"], strict=True):
+            left = len(catalog) - len(catalog.indices_of_titles(seen))
+            if left < length:
+                raise InputError(
+                    f"{name} split, prompt {prompt!r}: {left} of the catalog's {len(catalog)} items are left without "
+                    f"those that it names, fewer than common.list_length = {length}; lower that, or remove the row"
+                )
+
+
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the catalog, the splits, the quarantine, and counts and statistics of all.
 
-    Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
+    Raises `InputError` on files that cannot be read, an empty split, too many rows left out, or a row without items
+    for a list.
     """
     quarantine = Quarantine()
     paths.processed.mkdir(parents=True, exist_ok=True)
@@ -166,6 +179,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     if quarantine.rows:
         logger.info("left out, see %s: %s", paths.quarantine, quarantine.summary())
     quarantine.check(params.data.max_quarantined, paths.quarantine)
+    if params.evaluate.constrained or params.rank_grpo.constrained:
+        _require_open_items(splits, source.catalog, params.common.list_length)
     write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
         write_conversations(rows, paths.split(name))
