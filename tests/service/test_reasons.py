@@ -37,6 +37,12 @@ def test_reasons_name_what_is_shared(item, text, reasons):
     assert _reasons(item, *text.split(" | ")) == reasons
 
 
+def test_values_of_scripts_without_spaces_are_found_within_words():
+    catalog = Catalog([Item("花样年华", 2000, {"genres": "爱情, 剧情"})])
+    (found,) = Reasons(catalog, Mentions(catalog)).of(catalog.items, [{"role": "user", "content": "我想看爱情片"}])
+    assert found == ["You mentioned 爱情"]
+
+
 def test_prose_is_no_list_of_values():
     assert short_values(PLAIN) == {}
     assert short_values(Item("X", None, {"genres": "a, b,", "empty": ""})) == {"genres": ["a", "b"]}

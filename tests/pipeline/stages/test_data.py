@@ -210,6 +210,20 @@ def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, mak
     assert all(len(catalog.indices_of_titles([seen])) == 1 for *_, seen in named)
 
 
+def test_a_conversation_that_names_nearly_the_whole_catalog_is_an_error_before_any_training(tmp_path, make):
+    games, draw = _games(4), random.Random(3)
+    rows = [
+        {"messages": [{"role": "user", "content": _words(draw)}], "groundtruth": ["Uno!"], "seen_titles": []}
+        for _ in range(60)
+    ]
+    rows[3]["seen_titles"] = [game["title"] for game in games if game["title"] != "Uno!"][:9]
+    _write_games(tmp_path / "games", games, rows)
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    message = r"split, prompt '\w+': 5 of the catalog's 14 items are left .* fewer than common.list_length = 6; lower"
+    with contextlib.chdir(project), pytest.raises(InputError, match=message):
+        prepare(load_params(), Quarantine())
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -21,6 +21,7 @@ from convrec.data.csv_files import scan_csv
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import PLACEHOLDER, is_placeholder, usable_rows
 from convrec.data.sources.source import Source
+from convrec.data.times import time_column
 from convrec.project.errors import InputError
 
 NAMES = "id2name.json"
@@ -74,7 +75,7 @@ def _table(folder: Path) -> pl.DataFrame:
             ) from None
     rows = pl.concat(tables, how="diagonal").fill_null("")
     rows = rows.sort(rows.columns).unique("turn_id", keep="first", maintain_order=True)
-    return rows.sort(pl.col("utc_time").cast(pl.Float64, strict=False), maintain_order=True)
+    return rows.sort(time_column("utc_time", pl.String()), maintain_order=True)
 
 
 def _strings(cell: str) -> list[str]:
