@@ -15,7 +15,7 @@ from convrec.data.catalog_files import load_catalog
 from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
-from convrec.data.titles import fold
+from convrec.data.titles import fold, normalise_text
 from convrec.project.errors import InputError
 
 # Pieces that lists, years, files and alphabets trip over, drawn beside any text at all.
@@ -60,7 +60,7 @@ def _check_rows(rows: list[dict], catalog: Catalog, places: list, quarantine: Qu
 
 def _own_title(row: dict) -> str:
     """The folded title of a usable row without the years in brackets at its end."""
-    title = " ".join(str(row["title"]).split())
+    title = " ".join(normalise_text(str(row["title"])).split())
     year = str(row.get("year") if row.get("year") == row.get("year") else "").strip().removesuffix(".0")
     while title.endswith(")") and len(title) > 6 and title[-6] == "(" and title[-5:-1].isdigit():
         own = str(int(title[-5:-1]))
@@ -115,7 +115,7 @@ def test_every_row_is_an_item_or_kept_aside_and_every_item_is_found(tmp_path_fac
 
 NAMES = ["7 Wonders", "Catan: Seafarers", "1. FC", "Uno!", "Go", "Chess", "Catan", "1830: Railways & Robber Barons"]
 NAMES += ["4-4-2", "No. 5", "#1", "3:10", "(un)real", "X (film)", "Nr. 3: Rot", "a) b", "Say “hi”", "A | B", "A, B"]
-NAMES += ["'71", "Go 2000", "2000: Go", "I recommend Chess", "千", "...", "?", "\u202eabc", "Y (1985) B"]
+NAMES += ["'71", "Go 2000", "2000: Go", "I recommend Chess", "千", "...", "?", "\u200dabc", "Y (1985) B"]
 
 
 @pytest.mark.parametrize("form", ["{}", "{}  ", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", "**{n}. {}**"])

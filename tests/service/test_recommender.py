@@ -81,12 +81,12 @@ def test_text_and_messages_are_the_same_conversation():
 def test_line_ends_accents_and_invisible_characters_do_not_change_a_list():
     text = "User: I loved Amélie & Heat\nAssistant: why?\nUser: space"
     expected = RECOMMENDER.translator.prepare([text], 4)[0]
-    assert {LINES.index("Amélie (1999)"), LINES.index("Heat (1995)")} <= set(expected.request.banned)
+    assert expected.request.banned == CATALOG.indices_of_titles(["Amélie", "Heat"])
     for form in (text.replace("\n", "\r\n"), unicodedata.normalize("NFD", text).replace("Heat", "He\u200bat\u200e")):
         form = form.replace("&", "&amp;")
         for asked in (form, messages_of(form)):
             assert RECOMMENDER.translator.prepare([asked], 4)[0] == expected
-    assert _lines("x", 1, allow=["\ufeffHeat (1995)\u200e"]) == ["Heat (1995)"]
+    assert _lines("x", 1, allow=["\ufeffHeat (1975)\u200e"]) == ["Heat (1975)"]
 
 
 def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():

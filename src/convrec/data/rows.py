@@ -16,6 +16,7 @@ from convrec.data.titles import normalise_text, usable_id, usable_title
 from convrec.project.text import is_clean
 
 _SHOWN = 20  # characters of a wrong role
+BAD_DATE = f"date is {NO_TIME}"
 PLACEHOLDER = "a message was deleted or removed"  # reason for which a conversation cannot be used
 _PLACEHOLDER = re.compile(r"\s*\[\s*(?:deleted|removed)(?:\s+by\s[^\[\]]{1,100})?\s*\]\s*", re.IGNORECASE)
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
@@ -78,7 +79,7 @@ def usable_date(value: Any) -> str:
         return ""
     seconds = read_time(value)
     if seconds is None:
-        raise ValueError(f"date is {NO_TIME}", value)
+        raise ValueError(BAD_DATE)
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 
@@ -108,8 +109,7 @@ def usable_rows(
             if not truths:
                 raise ValueError("no ground truth")
         except ValueError as problem:
-            reason, *cell = problem.args
-            quarantine.add("conversations", where, reason, cell[0] if cell else raw)
+            quarantine.add("conversations", where, str(problem), raw.get("date") if str(problem) == BAD_DATE else raw)
             continue
         key = prompt_key(messages)
         seen, disliked = ([title for _, title in items] for items in (seen_items, disliked_items))

@@ -61,7 +61,7 @@ def _iso(zone):
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("T", " ")[:-3])),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("+00:00", " UTC"))),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: f"{_utc(time):%Y%m%dT%H%M%SZ}")),
-        ("ratings.csv", _csv("user_id,item_id,rating,time").replace("\n", "\n\ufeff")),
+        ("ratings.csv", _csv("user_id,item_id,rating,time").replace("\n", "\n\ufeff", 4)),
         ("u.data", _csv("", separator="\t").replace("\n8", "\n\ufeff8", 1)),
         ("ratings.dat", _csv("", separator="::")),
         ("Games.jsonl", _reviews()),
