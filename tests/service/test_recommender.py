@@ -79,13 +79,16 @@ def test_text_and_messages_are_the_same_conversation():
 
 
 def test_line_ends_accents_and_invisible_characters_do_not_change_a_list():
-    text = "User: I loved Amélie & Heat\nAssistant: why?\nUser: space"
+    text = "User: I loved Amélie & Heat\nand more\nAssistant: why?\nUser: space"
     expected = RECOMMENDER.translator.prepare([text], 4)[0]
     assert expected.request.banned == CATALOG.indices_of_titles(["Amélie", "Heat"])
-    for form in (text.replace("\n", "\r\n"), unicodedata.normalize("NFD", text).replace("Heat", "He\u200bat\u200e")):
-        form = form.replace("&", "&amp;")
-        for asked in (form, messages_of(form)):
-            assert RECOMMENDER.translator.prepare([asked], 4)[0] == expected
+
+    def odd(words):
+        form = unicodedata.normalize("NFD", words).replace("Heat", "He\u200bat\u200e")
+        return form.replace("&", "&amp;").replace("\n", "\r\n")
+
+    for asked in (odd(text), [message | {"content": odd(message["content"])} for message in messages_of(text)]):
+        assert RECOMMENDER.translator.prepare([asked], 4)[0] == expected
     assert _lines("x", 1, allow=["\ufeffHeat (1975)\u200e"]) == ["Heat (1975)"]
 
 
