@@ -24,15 +24,12 @@ def read_time(value: object) -> int | None:
     try:
         text = str(value).strip()
         number = float(text) if _NUMBER.fullmatch(text) else 0.0
-        if isinstance(value, datetime.date):
-            moment = datetime.datetime.fromisoformat(str(value))
-        elif number >= _UNITS[-1][0]:
-            moment = next(number / size for least, size in _UNITS if number >= least)
-        else:
+        if number >= _UNITS[-1][0]:
+            seconds = next(number / size for least, size in _UNITS if number >= least)
+        else:  # a date or time of Python's, too, is written so
             moment = datetime.datetime.fromisoformat(_ZONE.sub(lambda zone: zone[1] or "+00:00", text))
-        if isinstance(moment, datetime.datetime):
-            moment = (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
-        return math.floor(moment) if _FIRST <= moment < _END else None
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+        return math.floor(seconds) if _FIRST <= seconds < _END else None
     except (ValueError, OverflowError):
         return None
 
