@@ -14,6 +14,7 @@ from convrec.cli import main
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import BAD_DATE
 from convrec.pipeline.stages.data import prepare
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -261,7 +262,7 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make):
     assert _reasons(quarantine) == [
         ("conversations", "conversations.jsonl:151", "not JSON"),
         ("conversations", "conversations.jsonl:4", "no words of the user"),
-        ("conversations", "conversations.jsonl:5", "date is no day from 1990 to 2099, such as 2022-12-31"),
+        ("conversations", "conversations.jsonl:5", BAD_DATE),
         ("conversations", "conversations.jsonl:6", "no ground truth"),
         ("groundtruth", "conversations.jsonl:6", "NUL or half a character"),
     ]
