@@ -1,6 +1,7 @@
 """Stage = section of params.yaml = module in stages/ = command, and dvc.yaml is the only graph."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from convrec.project.code import PACKAGE, stage_code
 from convrec.project.config.params import Params
 from convrec.project.yaml import read_yaml
 from tasks.dvc_stage import stages as graph_stages
+from tests.small_project import ROOT, run_in
 
 GRAPH = read_yaml(Path("dvc.yaml"))["stages"]
 
@@ -70,3 +72,14 @@ def test_the_flow_reads_its_order_from_the_graph():
         "rank_grpo",
         "evaluate",
     }
+
+
+def test_a_checkout_has_the_same_bytes_on_every_system(tmp_path):
+    for name in (".gitattributes", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    run_in(tmp_path, "git", "-c", "init.defaultBranch=main", "init", "--quiet")
+    run_in(tmp_path, "git", "config", "core.autocrlf", "true")  # as on Windows
+    run_in(tmp_path, "git", "add", "-A")
+    (tmp_path / "dvc.yaml").unlink()
+    run_in(tmp_path, "git", "checkout", "--", "dvc.yaml")
+    assert (tmp_path / "dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()

@@ -44,6 +44,7 @@ def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog):
         (["七人の侍 時代劇", "もののけ姫 アニメ", "東京物語 家族"], "アニメ映画でもののけ姫みたいなもの", 1),
         (["ต้มยำกุ้ง แอ็คชั่น", "แฟนฉัน ตลก", "นางนาก สยองขวัญ"], "อยากดูหนังตลกเหมือนแฟนฉัน", 1),
         (["Heat 犯罪 crime", "英雄 wuxia"], "something with crime", 0),
+        (["दंगल कुश्ती", "लगान क्रिकेट", "शोले डाकू"], "क्रिकेट की फ़िल्म", 1),
     ],
 )
 def test_scripts_without_spaces_are_alike_by_their_characters(texts, question, best):

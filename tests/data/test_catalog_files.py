@@ -15,7 +15,7 @@ from convrec.data.catalog_files import load_catalog
 from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
-from convrec.data.titles import fold
+from convrec.data.titles import fold, normalise_text
 from convrec.project.errors import InputError
 
 # Pieces that lists, years, files and alphabets trip over, drawn beside any text at all.
@@ -60,7 +60,7 @@ def _check_rows(rows: list[dict], catalog: Catalog, places: list, quarantine: Qu
 
 def _own_title(row: dict) -> str:
     """The folded title of a usable row without the years in brackets at its end."""
-    title = " ".join(str(row["title"]).split())
+    title = " ".join(normalise_text(str(row["title"])).split())
     year = str(row.get("year") if row.get("year") == row.get("year") else "").strip().removesuffix(".0")
     while title.endswith(")") and len(title) > 6 and title[-6] == "(" and title[-5:-1].isdigit():
         own = str(int(title[-5:-1]))
@@ -115,7 +115,7 @@ def test_every_row_is_an_item_or_kept_aside_and_every_item_is_found(tmp_path_fac
 
 NAMES = ["7 Wonders", "Catan: Seafarers", "1. FC", "Uno!", "Go", "Chess", "Catan", "1830: Railways & Robber Barons"]
 NAMES += ["4-4-2", "No. 5", "#1", "3:10", "(un)real", "X (film)", "Nr. 3: Rot", "a) b", "Say “hi”", "A | B", "A, B"]
-NAMES += ["'71", "Go 2000", "2000: Go", "I recommend Chess", "千", "...", "?", "\u202eabc", "Y (1985) B"]
+NAMES += ["'71", "Go 2000", "2000: Go", "I recommend Chess", "千", "...", "?", "\u200dabc", "Y (1985) B"]
 
 
 @pytest.mark.parametrize("form", ["{}", "{}  ", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", "**{n}. {}**"])
@@ -160,7 +160,7 @@ def test_a_file_of_any_kind_gives_what_its_rows_give(tmp_path, kind):
         ("c.csv", b"film,year\nHeat,1995\n", "column 'title' is missing"),
         ("c.csv", b"title,year\nGood, Bad,1995\n", "found more fields .*quote fields"),
         ("c.csv", b'title\n"Heat\nUp\nDune\n', "close every quote"),
-        ("c.csv", "title\nHeat\n".encode("utf-16"), "not readable as CSV in UTF-8|column .title. is missing"),
+        ("c.csv", "title\nHeat\n".encode("utf-16"), "column .title. is missing"),
         ("c.jsonl", b'{"title": "Heat"}\n\n{"title"\n', "line 3: not JSON; give one JSON object"),
         ("c.jsonl", b"[" * 100_000, "line 1: not JSON"),
         ("c.jsonl", b'{"title": "Heat"}\n{"title": "Am\xe9lie"}\n', "line 2: not UTF-8; give"),
@@ -178,6 +178,25 @@ def test_files_of_bad_bytes_are_told(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         load_catalog(tmp_path / name, Quarantine())
+
+
+def test_a_csv_is_utf_8_or_else_latin_1_and_a_field_may_be_long(tmp_path):
+    path, plot = tmp_path / "c.csv", "word " * 40_000
+    lines = ["title,plot", "Les Misérables,x\x85y", f'"Ångström ",{plot}', "Schindler’s List,"]
+    path.write_bytes(b"\r\n".join(line.encode("cp1252" if "’" in line else "utf-8") for line in lines))
+    catalog = load_catalog(path, Quarantine())
+    assert [item.title for item in catalog.items] == ["Les Misérables", "Ångström", "Schindler’s List"]
+    assert [item.metadata["plot"] for item in catalog.items] == ["x y", plot.strip(), ""]
+
+
+def test_what_is_invisible_or_markup_is_no_part_of_a_catalog(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text(
+        "name,genres,aliases\n\u200eHeat (1995)\u200e,Crime &amp; Drama|x\u200b,Fuego\u200e\n\ufeffAlien,,\n"
+    )
+    heat, alien = load_catalog(path, Quarantine()).items
+    assert (str(heat), heat.metadata, heat.aliases) == ("Heat (1995)", {"genres": "Crime & Drama, x"}, ("Fuego",))
+    assert alien.title == "Alien"
 
 
 def test_a_damaged_canonical_table_is_named(tmp_path):

@@ -110,7 +110,9 @@ def test_leaks_are_dropped_with_their_reasons():
     train = conform(pd.DataFrame([_row([("Heat", 1995)], prompt=f"p{n}") for n in range(3)]))
     quarantine = Quarantine()
     assert drop_leaks(train, [None, "same prompt", None], quarantine).index.tolist() == [0, 2]
-    assert quarantine.rows == [{"source": "train", "row": "p1", "reason": "held out", "value": "same prompt"}]
+    assert quarantine.rows == [
+        {"source": "train", "row": "p1", "reason": "same prompt", "value": train["conversation_id"][1]}
+    ]
 
 
 TITLES = st.sampled_from(

@@ -70,6 +70,18 @@ def test_short_texts_are_like_the_very_same_words_only():
     assert find_leaks(empty, {"test": other}, 0.01) == [None]
 
 
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("我喜欢花样年华这部电影，想找一部王家卫导演的爱情片，最好是九十年代的作品", "科幻片"),
+        ("七人の侍みたいな時代劇が見たいです。白黒映画でも大丈夫ですよ", "アニメを教えて"),
+        ("ผมชอบหนังเรื่องต้มยำกุ้งมากอยากดูหนังแอ็คชั่นแบบนี้อีก", "หนังตลก"),
+    ],
+)
+def test_texts_without_spaces_are_compared_by_their_characters(text, other):
+    assert _leaks([text[:-2], f"{text}！", f"{other}{text[3:]}", other], [text], 0.8) == [NEAR, NEAR, None, None]
+
+
 def test_an_empty_conversation_id_names_none():
     train, held_out = (_rows(text, ids=text).assign(conversation_id="") for text in ("one", "two"))
     assert find_leaks(train, {"test": held_out}, 0.5) == [None]

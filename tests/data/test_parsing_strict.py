@@ -36,6 +36,8 @@ MARKED = [
     ("line", "title", "year", "known"),
     [
         ("heat  (1996)", "heat", 1996, "Heat"),
+        ("\ufeff1. Heat\u200e (1995)\r", "Heat", 1995, "Heat"),
+        ("&quot;Heat&quot;&nbsp;(1995)", "Heat", 1995, "Heat"),
         ("3. **Heat** (1995) - tense", "Heat", 1995, "Heat"),
         ("“Heat” (1995): cops, robbers", "Heat", 1995, "Heat"),
         ("Heat (1995, Michael Mann), from Mann", "Heat", 1995, "Heat"),

@@ -3,13 +3,16 @@
 import datetime
 import json
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import usable_date, usable_item, usable_messages, usable_rows
+from convrec.data.rows import BAD_DATE, usable_date, usable_item, usable_messages, usable_rows
+from convrec.data.times import read_time, time_column
+from convrec.data.titles import normalise_text
 
 GAMES = Catalog([Item("Chess", None), Item("Hello - Adele", 2015, own_id="7"), Item("Hello", 2015, own_id="8")])
 ASK = [{"role": "user", "content": "A game for two, please."}]
@@ -28,7 +31,10 @@ WEST = datetime.timezone(-datetime.timedelta(hours=5))
         ("Hive (2000)", "Hive", 2000),
         ("  Hive \n of  bees ", "Hive of bees", None),
         ("(1984)", "(1984)", None),
-        ("שח \u202e e\u0301", "שח \u202e \u00e9", None),
+        ("שח \u202e e\u0301", "שח \u00e9", None),
+        ("\u200eHeat (1995)\u200e", "Heat", 1995),
+        ("\ufeffAl\u200bien", "Alien", None),
+        ("Fast &amp; Furious", "Fast & Furious", None),
     ],
 )
 def test_an_item_has_three_forms(value, title, year):
@@ -69,8 +75,17 @@ def test_what_is_no_item_says_why(value, problem):
         ("2024-03-05T01:10:00+05:00", "2024-03-04"),
         ("1990-01-01", "1990-01-01"),
         ("2099-12-31", "2099-12-31"),
+        ("2023-11-14 23:13:20+00", "2023-11-14"),
+        ("2024-03-05T21:10", "2024-03-05"),
+        ("20240305T211000Z", "2024-03-05"),
+        ("2019-10-01 23:00:00 UTC", "2019-10-01"),
+        ("2019-10-01 23:00:00 -0200", "2019-10-02"),
+        ("20240305", "2024-03-05"),
+        (20240305, "2024-03-05"),
         (1_709_683_200, "2024-03-06"),
+        (1_709_683_200_000, "2024-03-06"),
         ("1709683199.9", "2024-03-05"),
+        ("1.7e9", "2023-11-14"),
         (datetime.date(2024, 3, 5), "2024-03-05"),
         (datetime.datetime(2024, 3, 5, 21, tzinfo=WEST), "2024-03-06"),
     ],
@@ -91,7 +106,7 @@ def test_a_date_is_the_day_in_utc(value, day):
         0,
         True,
         -1,
-        1_709_683_200_000,
+        99_999_999,
         pytest.param(10**5000, id="a number of 5001 digits"),
         {"year": 2024},
         datetime.time(1),
@@ -99,8 +114,18 @@ def test_a_date_is_the_day_in_utc(value, day):
     ],
 )
 def test_what_is_no_day_of_these_times_is_told(value):
-    with pytest.raises(ValueError, match="date is no day from 1990 to 2099"):
+    with pytest.raises(ValueError, match="date is no time from 1990 to 2099"):
         usable_date(value)
+
+
+def test_a_log_reads_times_as_a_date_does():
+    times = ["2023-11-14 23:13:20+00", "2024-03-05T21:10", "20240305T211000Z", "2019-10-01 23:00:00 UTC", "20240305"]
+    times += ["1709683200", "1709683199.9", "1709683200000", "1.7e9", " 1709683200 ", "2024-03-05 21:10:00.5-0500"]
+    times += ["", "inf", "nan", "9" * 400, "soon", "5", "-1709683200", "0", "631151999", "631152000", "4102444800"]
+    frame = pl.DataFrame({"time": [*times, None]})
+    read = frame.select(time_column("time", pl.String())).to_series().to_list()
+    assert read == [*map(read_time, times), None]
+    assert [seconds is not None for seconds in read] == [True] * 11 + [False] * 9 + [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +138,7 @@ def test_roles_are_read_in_any_case_and_by_their_other_names(role, canonical):
 
 
 def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
-    words = "  two\r\nlines | and \u202e\u0301 "
+    words = "  two\nlines | and \u00e9 "
     messages = [
         {"role": "system", "content": "\t"},
         {"role": "user", "content": words, "name": "x"},
@@ -124,6 +149,26 @@ def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
         {"role": "user", "content": words},
         {"role": "assistant", "content": "Hive?"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("one\r\ntwo\rthree\x85four\u2028five", "one\ntwo\nthree\nfour\nfive"),
+        ("Ame\u0301lie", "Am\u00e9lie"),
+        ("a\xa0b\u3000c\td", "a b c\td"),
+        ("\ufeffAl\u200bien\u200e \u202eB\u00ad\x1b", "Alien B"),
+        ("Fast &amp; Furious &amp;amp; &#8217; &#x200B;&lt;3", "Fast & Furious & \u2019 <3"),
+        ("AT&T, Q&A; R&B &unknown; &notit; ?a=1&copy=2 &", "AT&T, Q&A; R&B &unknown; &notit; ?a=1&copy=2 &"),
+        ("\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469", "\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469"),
+        ("&amp;" * 100_000, "&" * 100_000),
+        ("&" + "amp;" * 100_000, "&"),
+    ],
+)
+def test_text_is_normalised_once_and_for_all(text, normal):
+    assert normalise_text(text) == normal == normalise_text(normal)
+    (message,) = usable_messages([{"role": "user", "content": text}])
+    assert message["content"] == normal
 
 
 @pytest.mark.parametrize(
@@ -138,6 +183,8 @@ def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
         ([{"role": "user", "content": "x\0"}], "NUL or half a character"),
         ([{"role": "user", "content": " \u2003\n"}], "no words of the user"),
         ([{"role": "assistant", "content": "x"}], "no words of the user"),
+        ([{"role": "user", "content": "[deleted]"}], "a message was deleted or removed"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": " [ Removed by Reddit ]\n"}], "removed"),
     ],
 )
 def test_what_are_no_messages_says_why(value, problem):
@@ -178,7 +225,7 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
         ({"groundtruth": [""]}, "no ground truth"),
         ({"groundtruth": "Hive"}, "groundtruth is no list"),
         ({"seen_titles": "Chess"}, "seen_titles is no list"),
-        ({"date": "3000-01-01"}, "date is no day from 1990 to 2099, such as 2022-12-31"),
+        ({"date": "3000-01-01"}, BAD_DATE),
         ({"conversation_id": ["c"]}, "conversation_id is neither text nor an integer"),
         ({"messages": ASK * 10_001}, "a conversation of more than 10,000 messages"),
         ({"messages": [{**ASK[0], "content": "x" * 500_001}] * 2}, "a conversation of more than 1,000,000 characters"),

@@ -36,6 +36,12 @@ def splits():
     return {name: pd.DataFrame(split) for name, split in rows.items()}
 
 
+def test_words_of_scripts_without_spaces_are_their_characters():
+    rows = pd.DataFrame([_row("p", "", [1], []) | {"messages": [{"role": "user", "content": "hi 花样年华!"}]}])
+    metrics, _ = describe({"train": rows}, Catalog([Item("Heat", 1995)]))
+    assert metrics["quantiles"]["words"]["train"]["max"] == 7  # "User:", "hi", "!" and four characters
+
+
 def test_the_numbers(splits, catalog):
     metrics, _ = describe(splits, catalog)
     assert metrics["months"] == {

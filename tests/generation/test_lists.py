@@ -122,8 +122,11 @@ def test_lists_from_the_catalog_alone(model, asked):
     smaller = Catalog(catalog.items[:4])
     with pytest.raises(InputError, match="3 items is asked for, and 2 of the catalog's 4"):
         model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
-    with pytest.raises(InputError, match=r"evaluate\.constrained: a list of 3 items .*; or set it to false"):
-        check_constraint(model, [{"seen_titles": []}, {"seen_titles": ["Heat", "Up"]}], smaller, 3)
+    rows = [{"prompt_id": "p", "seen_titles": []}, {"prompt_id": "q", "seen_titles": ["Heat", "Up"]}]
+    with pytest.raises(
+        InputError, match=r"evaluate\.constrained: prompt 'q': a list of 3 items .*; or set it to false"
+    ):
+        check_constraint(model, rows, smaller, 3)
 
 
 def test_one_engine_writes_the_lists_of_all_weights(model, asked, monkeypatch):

@@ -57,6 +57,12 @@ def test_a_long_conversation_takes_no_longer_than_its_last_words():
     assert time.thread_time() - start < 5
 
 
+def test_values_of_scripts_without_spaces_are_found_within_words():
+    catalog = Catalog([Item("花样年华", 2000, {"genres": "爱情, 剧情"})])
+    (found,) = Reasons(catalog, Mentions(catalog)).of(catalog.items, [{"role": "user", "content": "我想看爱情片"}], {})
+    assert found == ["You mentioned 爱情"]
+
+
 def test_prose_is_no_list_of_values():
     assert short_values(PLAIN) == {}
     assert short_values(Item("X", None, {"genres": "a, b,", "empty": ""})) == {"genres": ["a", "b"]}

@@ -1,6 +1,7 @@
 import json
 import shutil
 import sys
+import unicodedata
 from dataclasses import replace
 from io import StringIO
 
@@ -91,6 +92,20 @@ def test_text_and_messages_are_the_same_conversation():
     assert RECOMMENDER.recommend([[*messages_of(text), {"role": "user", "content": " "}]], 4) == expected
     alone = RECOMMENDER.recommend("I loved Heat", n=4)
     assert isinstance(alone, RecommendedList) and [alone] == RECOMMENDER.recommend(["User: I loved Heat"], 4)
+
+
+def test_line_ends_accents_and_invisible_characters_do_not_change_a_list():
+    text = "User: I loved Amélie & Heat\nand more\nAssistant: why?\nUser: space"
+    expected = RECOMMENDER.translator.prepare([text], 4)[0]
+    assert expected.request.banned == CATALOG.indices_of_titles(["Amélie", "Heat"])
+
+    def odd(words):
+        form = unicodedata.normalize("NFD", words).replace("Heat", "He\u200bat\u200e")
+        return form.replace("&", "&amp;").replace("\n", "\r\n")
+
+    for asked in (odd(text), [message | {"content": odd(message["content"])} for message in messages_of(text)]):
+        assert RECOMMENDER.translator.prepare([asked], 4)[0] == expected
+    assert _lines("x", 1, allow=["\ufeffHeat (1975)\u200e"]) == ["Heat (1975)"]
 
 
 def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():

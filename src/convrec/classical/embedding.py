@@ -1,11 +1,11 @@
 """Text embedders: rows of unit length, so that a product of two is their cosine."""
 
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import regex  # its words have marks, as those of Hindi do
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils import murmurhash3_32
@@ -30,9 +30,9 @@ class Embedder(Protocol):
 
 
 _words_and_pairs: Callable[[str], list[str]] = TfidfVectorizer(
-    ngram_range=(1, 2), stop_words="english", token_pattern=r"(?u)\b\w[\w-]+\b"
+    ngram_range=(1, 2), stop_words="english", token_pattern=None, tokenizer=regex.compile(r"\b\w[\w-]+\b").findall
 ).build_analyzer()
-_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
+_WORD_OR_SIGN = regex.compile(r"\w+|[^\w\s]")
 
 
 def _terms(text: str) -> list[int]:

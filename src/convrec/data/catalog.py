@@ -11,7 +11,17 @@ import pandas as pd
 
 from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
-from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
+from convrec.data.titles import (
+    LONGEST_TITLE,
+    fold,
+    item_id,
+    line,
+    loose,
+    normalise_text,
+    spellings,
+    usable_id,
+    usable_title,
+)
 from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
@@ -304,8 +314,8 @@ def _texts(value: object) -> list[str]:
     if not isinstance(value, (list, tuple)):
         value = as_text(value).split("|") if (value or value == 0) and value == value else []
     texts = (as_text(text) for text in value if text is not None and text == text)
-    clean = (" ".join(text.encode(errors="replace").decode().replace("\0", " ").split()) for text in texts)
-    return [text for text in clean if text]
+    clean = (text.encode(errors="replace").decode().replace("\0", " ") for text in texts)
+    return [text for text in (" ".join(normalise_text(text).split()) for text in clean) if text]
 
 
 def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from convrec.data.catalog import CATALOG_COLUMNS, Catalog, build_catalog
+from convrec.data.csv_files import scan_csv
 from convrec.data.json_lines import json_lines
 from convrec.data.parquet import parquet_columns, parquet_rows
 from convrec.data.quarantine import Quarantine
@@ -40,12 +41,11 @@ def _read_pickle(path: Path) -> list[dict[str, object]]:
 
 def _read_csv(path: Path) -> list[dict[str, object]]:
     try:
-        rows = pl.read_csv(path, infer_schema=False, glob=False)
+        rows = scan_csv(path).collect()
     except pl.exceptions.PolarsError as error:
         reason = str(error).split("\n")[0][:200]
         raise InputError(
-            f"{path}: not readable as CSV in UTF-8 ({reason}); convert the file, quote fields that hold commas, and "
-            "close every quote"
+            f"{path}: not readable as CSV ({reason}); quote fields that hold commas, and close every quote"
         ) from None
     if not {"name", "title"} & {*rows.columns}:
         raise InputError(f"{path}: column 'title' is missing (found {str(rows.columns)[:300]}); name it in row 1")

@@ -80,7 +80,7 @@ def _problem(item: Item, seen_titles: list[str], catalog: Catalog) -> str | None
 def drop_leaks(train: pd.DataFrame, leaks: list[str | None], quarantine: Quarantine) -> pd.DataFrame:
     """Return the training rows that leak nothing held out; `leaks` holds for each row the reason why it does."""
     quarantine.count(LEAKS, len(train))
-    for prompt, reason in zip(train["prompt_id"].to_list(), leaks, strict=True):
+    for prompt, conversation, reason in zip(train["prompt_id"], train["conversation_id"], leaks, strict=True):
         if reason is not None:
-            quarantine.add(LEAKS, prompt, "held out", reason)
+            quarantine.add(LEAKS, prompt, reason, conversation)
     return train[[reason is None for reason in leaks]]

@@ -13,10 +13,10 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
-                if not line.removeprefix(b"\xef\xbb\xbf").isspace():  # a byte order mark
+                if line.removeprefix(b"\xef\xbb\xbf").strip():  # a byte order mark
                     yield number, line
     except OSError as error:
-        raise InputError(f"{path}: not readable ({error.strerror}); give a JSON-lines file") from None
+        raise InputError(f"{path}: not readable ({error.strerror}); give a text file") from None
 
 
 def json_object(line: bytes) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from scipy import sparse
 
 from convrec.data.conversations import transcript
 from convrec.data.titles import fold
+from convrec.data.unspaced import WORD
 
 SHINGLE_WORDS = 5
-
-_WORD = r"\w+"
 _SLICE = 20_000  # texts whose words are in memory at a time
 _BLOCK = 64  # held-out texts that are compared with all training texts at a time
 # Odd multipliers, so that the same words in another order have another hash; products wrap around.
@@ -32,7 +31,7 @@ def _shingles(texts: Sequence[str]) -> pl.DataFrame:
         part = texts[first : first + _SLICE]
         words = (
             pl.DataFrame({"owner": np.arange(first, first + len(part), dtype=np.int32), "word": part})
-            .with_columns(pl.col("word").str.extract_all(_WORD))
+            .with_columns(pl.col("word").str.extract_all(WORD))
             .filter(pl.col("word").list.len() > 0)
             .with_columns(pl.col("word").list.concat(missing))
             .explode("word")
@@ -85,8 +84,8 @@ def find_leaks(
 
     In this order, and within a reason in the order of the splits: the row has the `conversation_id` of a held-out row;
     its transcript is the same without case and spacing; the Jaccard similarity of the two transcripts' shingles, their
-    sequences of 5 words, is at least `similarity`, above 0 and at most 1. All pairs of distinct prompts are compared,
-    exactly.
+    sequences of 5 words (see `unspaced.WORD`), is at least `similarity`, above 0 and at most 1. All pairs of distinct
+    prompts are compared, exactly.
 
     Shingles that more than `template_share` of the distinct training prompts hold, an instruction before every request,
     are not counted as similarity; at 1.0 all are.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise
+from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise, normalise_text
 
 Reading = Literal["strict", "lenient"]
 
@@ -288,7 +288,7 @@ def parse_line(
         title = " ".join(line[:MAX_TITLE].split())
         return Entry(title, None, None) if title else None
     parse = _parse_strictly if reading == "strict" else _parse_leniently
-    return parse(line, catalog, tolerance)
+    return parse(normalise_text(line), catalog, tolerance)
 
 
 def parse_list(

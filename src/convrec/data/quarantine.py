@@ -58,6 +58,13 @@ class Quarantine:
         """Return the number of rows by source and reason."""
         return Counter((row["source"], row["reason"]) for row in self.rows)
 
+    def examples(self, source: str) -> str:
+        """Return the most common reasons of a source, each with its number of rows and the first of them."""
+        rows = [row for row in self.rows if row["source"] == source]
+        reasons = Counter(row["reason"] for row in rows)
+        first = {row["reason"]: f"row {row['row']}: {row['value'][:_SHOWN]!r}" for row in reversed(rows)}
+        return "; ".join(f"{reason}: {n}, such as {first[reason]}" for reason, n in reasons.most_common(5))
+
     def shares(self) -> dict[str, float]:
         """Return the share of quarantined rows of each source."""
         number = Counter(row["source"] for row in self.rows)
@@ -67,12 +74,9 @@ class Quarantine:
         """Raise `InputError` if a larger share of the rows of any source, but for leaks, is in the quarantine."""
         for source, share in self.shares().items():
             if share > max_share and source != LEAKS:
-                rows = [row for row in self.rows if row["source"] == source]
-                reasons = Counter(row["reason"] for row in rows)
-                first = {row["reason"]: f"row {row['row']}: {row['value'][:_SHOWN]!r}" for row in reversed(rows)}
-                shown = "; ".join(f"{reason}: {n}, such as {first[reason]}" for reason, n in reasons.most_common(5))
+                number = sum(row["source"] == source for row in self.rows)
                 raise InputError(
-                    f"{source}: {len(rows)} of {self.num_read[source]} rows cannot be used, a share of {share:.3f}, "
-                    f"above data.max_quarantined = {max_share} ({shown}); look at {path}, then mend the files or raise "
-                    "the limit"
+                    f"{source}: {number} of {self.num_read[source]} rows cannot be used, a share of {share:.3f}, "
+                    f"above data.max_quarantined = {max_share} ({self.examples(source)}); look at {path}, then mend "
+                    "the files or raise the limit"
                 )

@@ -11,19 +11,25 @@ from typing import Any
 from convrec.data.catalog import Catalog, title_of
 from convrec.data.conversations import ROLES, prompt_key, usable_role
 from convrec.data.quarantine import Quarantine, as_text
-from convrec.data.titles import usable_id, usable_title
+from convrec.data.times import NO_TIME, read_time
+from convrec.data.titles import normalise_text, usable_id, usable_title
 from convrec.project.text import is_clean
 
-FIRST_YEAR, LAST_YEAR = 1990, 2099
-_BAD_DATE = f"date is no day from {FIRST_YEAR} to {LAST_YEAR}, such as 2022-12-31"
 _SHOWN = 20  # characters of a wrong role
+BAD_DATE = f"date is {NO_TIME}"
+PLACEHOLDER = "a message was deleted or removed"  # reason for which a conversation cannot be used
+_PLACEHOLDER = re.compile(r"\s*\[\s*(?:deleted|removed)(?:\s+by\s[^\[\]]{1,100})?\s*\]\s*", re.IGNORECASE)
 LONGEST_CONVERSATION = 1_000_000  # characters of its messages together
 MOST_MESSAGES = 10_000
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def is_placeholder(text: str) -> bool:
+    """Return whether a text is what Reddit and others put in the place of a deleted one, such as `[removed]`."""
+    return _PLACEHOLDER.fullmatch(text) is not None
 
 
 def usable_messages(value: Any) -> list[dict[str, str]]:
-    """Return the messages as {role, content}; blank ones are left out."""
+    """Return the messages as {role, content}, the content normalised; blank ones are left out."""
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError("messages are no list of {role, content}")
     messages = []
@@ -35,6 +41,9 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
             raise ValueError("a message's content is no text")
         if not is_clean(content):
             raise ValueError("NUL or half a character")
+        content = normalise_text(content)
+        if is_placeholder(content):
+            raise ValueError(PLACEHOLDER)
         if content.strip():
             messages.append({"role": role, "content": content})
     if len(messages) > MOST_MESSAGES:
@@ -65,28 +74,13 @@ def usable_item(value: Any, line_column: str | None = None) -> dict[str, Any]:
 
 
 def usable_date(value: Any) -> str:
-    """Return the day in UTC as YYYY-MM-DD, "" where there is none.
-
-    It is given as a date, a time (one without a zone is in UTC), ISO 8601 text, or seconds since 1970.
-    """
+    """Return the day in UTC as YYYY-MM-DD of what `read_time` reads, "" where there is none."""
     if value is None or value == "" or value != value:
         return ""
-    try:
-        if isinstance(value, str):
-            text = value.strip()
-            value = float(text) if _NUMBER.fullmatch(text) else datetime.datetime.fromisoformat(text)
-        if isinstance(value, (int, float)):
-            value = datetime.datetime.fromtimestamp(value, datetime.UTC)
-        if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-            value = value.astimezone(datetime.UTC)
-        if not isinstance(value, datetime.date):
-            raise ValueError
-        day = value.strftime("%Y-%m-%d")
-    except (ValueError, OverflowError, OSError):
-        raise ValueError(_BAD_DATE) from None
-    if not FIRST_YEAR <= value.year <= LAST_YEAR:
-        raise ValueError(_BAD_DATE)
-    return day
+    seconds = read_time(value)
+    if seconds is None:
+        raise ValueError(BAD_DATE)
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 
 def usable_rows(
@@ -115,7 +109,7 @@ def usable_rows(
             if not truths:
                 raise ValueError("no ground truth")
         except ValueError as problem:
-            quarantine.add("conversations", where, str(problem), raw)
+            quarantine.add("conversations", where, str(problem), raw.get("date") if str(problem) == BAD_DATE else raw)
             continue
         key = prompt_key(messages)
         seen, disliked = ([title for _, title in items] for items in (seen_items, disliked_items))

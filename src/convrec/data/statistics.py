@@ -9,6 +9,7 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import transcript
+from convrec.data.unspaced import num_words
 
 CURVE_POINTS = 100
 
@@ -31,7 +32,7 @@ def _measures(rows: pd.DataFrame) -> dict[str, np.ndarray]:
     conversations = rows.drop_duplicates("prompt_id")["messages"]
     values = {
         "turns": [len(messages) for messages in conversations],
-        "words": [len(transcript(messages).split()) for messages in conversations],
+        "words": [num_words(transcript(messages)) for messages in conversations],
         "groundtruth": [len(truths) for truths in rows["groundtruth"]],
         "seen_titles": [len(titles) for titles in rows["seen_titles"]],
     }

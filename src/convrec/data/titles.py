@@ -1,9 +1,11 @@
 """Titles and years of items: how they are written, compared, and made into an id."""
 
+import html
 import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache, wraps
+from html.entities import html5
 from numbers import Number
 from typing import Literal
 
@@ -26,6 +28,32 @@ def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
     in a row (UAX 15); in a text that is too long for a title, the marks of longer runs are left out.
     """
     return unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
+
+
+# Marks of direction, zero-width spaces, byte order marks, soft hyphens, controls; Polars reads this class, too. Joiners
+# are none of them: they spell words of Persian and Hindi, and emoji.
+INVISIBLE = (
+    "[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
+)
+_INVISIBLE = re.compile(INVISIBLE)
+_LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
+_SPACE = re.compile(r"[^\S \t\n]")
+_ENTITY = re.compile(r"&(?:amp;|#38;|#x26;)*(#x?[0-9a-f]{1,8};|\w{2,31};)?", re.IGNORECASE | re.ASCII)
+
+
+def normalise_text(text: str) -> str:
+    """Return a text of a person or a file in the form in which it is stored, compared and given to models.
+
+    HTML entities are the characters that they stand for, also where they were escaped twice; lines end at `\\n`; other
+    white space than tabs is a space; nothing is invisible (`INVISIBLE`); Unicode is composed (NFC).
+    """
+    text = _LINE_END.sub("\n", _ENTITY.sub(_character, text))
+    return normalise_unicode("NFC", _INVISIBLE.sub("", _SPACE.sub(" ", text)))
+
+
+def _character(entity: re.Match[str]) -> str:
+    name = entity[1] or ""
+    return html.unescape(f"&{name}") if name.startswith("#") else html5.get(name, f"&{name}")
 
 
 def _cached(function: Callable[[str], str]) -> Callable[[str], str]:
@@ -129,7 +157,10 @@ def item_id(title: str, year: int | None) -> str:
 
 
 def usable_id(value: object, field: str) -> str:
-    """Return an id, a text or a number, as text; "" where there is none. Raises `ValueError` for anything else."""
+    """Return an id, a text or a number, as text without `INVISIBLE`; "" where there is none.
+
+    Raises `ValueError` for anything else.
+    """
     if value is None or value != value or value == "":
         return ""
     if isinstance(value, float) and value.is_integer():
@@ -138,7 +169,7 @@ def usable_id(value: object, field: str) -> str:
         raise ValueError(f"{field} is neither text nor an integer")
     if not is_clean(str(value)):
         raise ValueError("NUL or half a character")
-    return str(value).strip()
+    return _INVISIBLE.sub("", str(value)).strip()
 
 
 def year_gap(one: int | None, other: int | None) -> int:
@@ -147,7 +178,7 @@ def year_gap(one: int | None, other: int | None) -> int:
 
 
 def usable_title(title: object, year: object) -> tuple[str, int | None]:
-    """Return title and year as an item has them: composed Unicode (NFC), whitespace folded; a number as year, or None.
+    """Return title and year as an item has them: normalised text, whitespace folded; a number as year, or None.
 
     A title that ends in a year in brackets has that year. Raises `ValueError` saying what is wrong with the two.
     """
@@ -159,7 +190,7 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
     text = str(title)
     if len(text) > LONGEST_TITLE:
         raise ValueError(f"a title of more than {LONGEST_TITLE:,} characters")
-    text = " ".join(normalise_unicode("NFC", text).split())
+    text = " ".join(normalise_text(text).split())
     if not text:
         raise ValueError("no title")
     if not is_clean(text):

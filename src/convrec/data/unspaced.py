@@ -15,6 +15,8 @@ _HAN, _KATAKANA, _MARK = (regex.compile(rf"\p{{{name}}}") for name in ("Han", "s
 _KEY = 2  # first characters by which the lengths of titles are looked up
 _RUNNING_WEIGHT = 6  # of a title that is found in running text: a Han character weighs 2, any other letter 1
 _SIZES = (2, 3)  # characters of the n-grams
+# A word, for Polars: each character of these scripts is one. Its `\w` has marks, too.
+WORD = rf"[{_SCRIPTS}&&\w]\p{{M}}*|[\w--[{_SCRIPTS}]]+"
 
 
 def without_runs(text: str) -> str:
@@ -30,6 +32,12 @@ def ngrams(text: str) -> list[str]:
         for size in (_SIZES if len(run) > 1 else (1,))
         for at in range(len(run) - size + 1)
     ]
+
+
+def num_words(text: str) -> int:
+    """Return the number of words between spaces; each character of these scripts is one."""
+    runs = [] if text.isascii() else _RUN.findall(text)
+    return len(without_runs(text).split()) + sum(map(len, runs))
 
 
 class Place(NamedTuple):

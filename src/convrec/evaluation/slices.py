@@ -8,6 +8,7 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import named_titles, transcript, truths
+from convrec.data.unspaced import num_words
 from convrec.evaluation.beyond_accuracy import Row, truth_popularity
 from convrec.evaluation.comparison import KEYS, mean_intervals
 
@@ -35,7 +36,7 @@ def slice_rows(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> pd.
     taken = np.cumsum(ordered)
     head, mid = (ordered[np.searchsorted(taken, share * taken[-1])] for share in (1 / 3, 2 / 3))
     popularity = truth_popularity(rows, counts, catalog)
-    words = np.array([len(transcript(row["messages"]).split()) for row in rows])
+    words = np.array([num_words(transcript(row["messages"])) for row in rows])
     distinct = pd.Series(words, index=[row["prompt_id"] for row in rows]).groupby(level=0).first()
     short, medium = np.quantile(distinct, [1 / 3, 2 / 3])
     found = [[catalog.find(*truth) for truth in truths(row)] for row in rows]

@@ -154,11 +154,14 @@ def check_constraint(
     model: Path, rows: Sequence[Mapping[str, Any]], catalog: Catalog, length: int, trust_remote_code: bool = False
 ) -> None:
     """Raise `InputError` where a model cannot write a catalog line, or a row has too few items left for its list."""
+    where = ""
     try:
         trie = catalog_trie(catalog, load_tokenizer(model, trust_remote_code=trust_remote_code))
-        trie.check(list_request(row, catalog, length) for row in rows)
+        for row in rows:
+            where = f"prompt {row['prompt_id']!r}: "
+            trie.check([list_request(row, catalog, length)])
     except InputError as error:
-        raise InputError(f"evaluate.constrained: {error}; or set it to false") from None
+        raise InputError(f"evaluate.constrained: {where}{error}; or set it to false") from None
 
 
 def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions, catalog: Catalog | None) -> ListCache:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
 from convrec.data.titles import fold
+from convrec.data.unspaced import without_runs
 
 _LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
 _SHORT_WORD = 3  # letters; its last s is no plural
@@ -106,6 +107,8 @@ def _mentioned(item: Item, words: str, decades: set[int]) -> list[str]:
 def _occurs(value: str, words: str) -> bool:
     """Return whether a value stands in the folded words, also in the plural or singular."""
     folded = fold(value)
+    if without_runs(folded) != folded:  # of a script without spaces between words
+        return folded in words
     stem = re.escape(folded.removesuffix("s") if len(folded) > _SHORT_WORD else folded)
     return re.search(rf"(?<!\w){stem}(?:e?s)?(?!\w)", words) is not None
 

@@ -13,7 +13,7 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
-from convrec.data.titles import title_and_year
+from convrec.data.titles import normalise_text, title_and_year
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
@@ -164,7 +164,8 @@ class Translator:
         return found
 
     def _items_of(self, written: str) -> list[int]:
-        exact = self.catalog.index_of_line(written.strip())
+        written = normalise_text(written).strip()
+        exact = self.catalog.index_of_line(written)
         if exact is not None:
             return [exact]
         title, year = title_and_year(written)
@@ -198,14 +199,17 @@ class Translator:
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:
-    """Return the messages of a conversation given as text or messages, without blank ones.
+    """Return the messages of a conversation given as text or messages, normalised, without blank ones.
 
     Raises `InputError` for anything else and for an empty conversation; `place` is its number in the message.
     """
     where = f"conversation {place}"
     if not isinstance(value, Sequence):
         raise InputError(f"{where}: {value!r:.60} is neither text nor a list of messages {{role, content}}")
-    messages = messages_of(value) if isinstance(value, str) else [_message(message, where) for message in value]
+    if isinstance(value, str):
+        messages = messages_of(normalise_text(value))
+    else:
+        messages = [_message(message, where) for message in value]
     if not all(is_clean(message["content"]) for message in messages):
         raise InputError(f"{where}: contains a NUL, or text that is not UTF-8; give UTF-8 text")
     messages = [message for message in messages if message["content"].strip()]
@@ -217,7 +221,7 @@ def messages_from(value: Any, place: int = 1) -> Messages:
 def _message(message: Any, where: str) -> dict[str, str]:
     match message:
         case {"role": role, "content": str(content)} if known := usable_role(role):
-            return {"role": known, "content": content}
+            return {"role": known, "content": normalise_text(content)}
     raise InputError(
         f"{where}: {message!r:.60} is not a message; give {{'role': ROLE, 'content': 'words'}} with a role of "
         f"{', '.join(ROLES)}"

@@ -63,6 +63,15 @@ def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(
     assert row["messages"] == [{"role": "user", "content": "A space film, please"}]
 
 
+def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(recorded, catalog):
+    one = _answer(HEAT, DUNE, UP, ALIEN)
+    events = _events(one, heat="watched", dune="watched", up="accepted", alien="watched")
+    again = [replace(event, event_id=f"{event.event_id}+") for event in _events(one, heat="rejected", dune="hidden")]
+    (row,) = read_feedback(recorded((one, [*events, *again])), Quarantine(), catalog=catalog).rows.to_dict("records")
+    assert [item["title"] for item in row["groundtruth"]] == ["Up", "Alien"]
+    assert row["disliked_titles"] == ["Heat (1995)", "Dune (2021)"]
+
+
 def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(recorded, catalog):
     accepted, ignored, silent = _answer(HEAT), _answer(UP, user=None), _answer(ALIEN, messages=None)
     withdrawn = _events(accepted, heat="accepted")

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import BAD_DATE
 from convrec.data.schemas import CONVERSATION_TYPES, conform
 from convrec.data.sources.files import read_files
+from convrec.data.titles import normalise_text
 from convrec.project.errors import InputError
 
 ASK = [{"role": "user", "content": "A game for two, please. Früher: Go."}]
@@ -50,6 +52,20 @@ def test_several_files_are_read_in_the_order_of_their_names(tmp_path):
     pd.DataFrame([rows[0]]).to_parquet(folder / "conversations-00.parquet")
     (folder / "other.jsonl").write_text("no JSON")
     assert _read(folder)["conversation_id"].tolist() == ["0", "1", "2"]
+
+
+def test_ids_that_begin_anew_in_each_file_are_refused(tmp_path):
+    other = GOOD | {"messages": [{"role": "user", "content": "A party game"}]}
+    longer = GOOD | {"messages": [*ASK, {"role": "assistant", "content": "Go?"}, ASK[0]]}
+    first = _lines(GOOD | {"conversation_id": 1}, other | {"conversation_id": 2}, other | {"conversation_id": 1})
+    folder = _folder(
+        tmp_path, conversations_1__jsonl=first, conversations_2__jsonl=_lines(longer | {"conversation_id": 1})
+    )
+    assert _read(folder)["conversation_id"].tolist() == ["1", "2", "1", "1"], "a conversation can go on in another file"
+    _folder(tmp_path, conversations_2__jsonl=_lines(other, other | {"conversation_id": 1}))
+    message = r"_2.jsonl: conversation_id '1' is that of another .* in conversations_1.jsonl, .* as 'conversations_2-1'"
+    with pytest.raises(InputError, match=message):
+        _read(folder)
 
 
 def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
@@ -110,7 +126,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_matter(tmp_path, end, mark):
         ("{}", "messages are no list of {role, content}"),
         (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
         (_lines(GOOD | {"date": float("nan"), "groundtruth": [float("nan")]}), "no ground truth"),
-        (_lines(GOOD | {"date": float("inf")}), "date is no day from 1990 to 2099, such as 2022-12-31"),
+        (_lines(GOOD | {"date": float("inf")}), BAD_DATE),
     ],
 )
 def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason):
@@ -155,7 +171,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path, change, message):
         ("messages", pa.array([[("user", "x")]], pa.map_(pa.string(), pa.string())), "messages are no list"),
         ("messages", pa.array([[{"role": "user", "content": b"x"}]]), "a message's content is no text: 1"),
         ("groundtruth", pa.array([[17, 18]]), "groundtruth: no item: neither text, nor pair, nor {title, year}: 2"),
-        ("date", pa.array([b"2024-03-05"]), "date is no day from 1990 to 2099, such as 2022-12-31: 1"),
+        ("date", pa.array([b"2024-03-05"]), f"{BAD_DATE}: 1"),
     ],
 )
 def test_parquet_columns_of_wrong_types_are_told(tmp_path, column, values, message):
@@ -191,7 +207,7 @@ def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
         }
         seen = ["Chess"] if len(raw["seen_titles"]) == 2 else raw["seen_titles"]  # the year 5 is none
         usable = raw | {
-            "messages": [message for message in messages if message["content"]],
+            "messages": [one | {"content": normalise_text(one["content"])} for one in messages if one["content"]],
             "groundtruth": [item],
             "seen_titles": seen,
             "user_id": "",

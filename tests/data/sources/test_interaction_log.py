@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import MAX_UNUSABLE, read_log
+from convrec.data.times import NO_TIME
 from convrec.project.errors import InputError
 
 NO_COLUMNS = dict.fromkeys(("user", "item", "value", "time"))
@@ -41,8 +42,12 @@ def _reviews(scale=1000):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def _utc(time):
+    return datetime.datetime.fromtimestamp(time, datetime.UTC)
+
+
 def _iso(zone):
-    return lambda time: datetime.datetime.fromtimestamp(time, datetime.UTC).astimezone(zone).isoformat()
+    return lambda time: _utc(time).astimezone(zone).isoformat()
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,11 @@ def _iso(zone):
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: f" {time}.4")),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("T", " "))),
         ("ratings.csv", _csv("user_id,item_id,rating,time", _iso(datetime.timezone(datetime.timedelta(hours=-5))))),
-        ("u.data", _csv("", separator="\t")),
+        ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("T", " ")[:-3])),
+        ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("+00:00", " UTC"))),
+        ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: f"{_utc(time):%Y%m%dT%H%M%SZ}")),
+        ("ratings.csv", _csv("user_id,item_id,rating,time").replace("\n", "\n\ufeff", 4)),
+        ("u.data", _csv("", separator="\t").replace("\n8", "\n\ufeff8", 1)),
         ("ratings.dat", _csv("", separator="::")),
         ("Games.jsonl", _reviews()),
     ],
@@ -113,15 +122,22 @@ def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
     quarantine = Quarantine()
     assert _read(path, quarantine=quarantine) == [("a", "1", True, 874_724_710)]
     assert [(row["row"], row["reason"]) for row in quarantine.rows] == [
-        ("log.csv:1", "no user"),
-        ("log.csv:2", "no item"),
-        *((f"log.csv:{number}", "the rating is no number") for number in (3, 4, 5)),
-        *((f"log.csv:{number}", "the time is none from 1990 to 2099") for number in (6, 7, 8, 9)),
+        ("log.csv:1", "column 'user' is empty"),
+        ("log.csv:2", "column 'item' is empty"),
+        *((f"log.csv:{number}", "column 'rating' is no number") for number in (3, 4, 5)),
+        *((f"log.csv:{number}", f"column 'time' is {NO_TIME}") for number in (6, 7, 8, 9)),
     ]
+    assert quarantine.rows[3]["value"] == "five (user a, item 1)" and quarantine.rows[5]["value"].startswith(" (user a")
     assert quarantine.shares()["interactions"] == 9 / 10
     path.write_text("user,item,rating,time\n" + "a,1,5,soon\n" * (MAX_UNUSABLE + 1))
-    with pytest.raises(InputError, match=r"more than 100,000 rows cannot be used \(row 1: the time is none"):
+    with pytest.raises(InputError, match=r"more than 100,000 rows cannot be used \(column 'time' is no time"):
         _read(path)
+    path.write_text("user,item,stars,when\na,1,5,14.11.2023\nb,2,5,15.11.2023\nb,2,,16.11.2023\n")
+    message = (
+        r"none of its rows can be used \(column 'when' is no time .*: 3, such as row log.csv:1: '14.11.2023 \(user a"
+    )
+    with pytest.raises(InputError, match=message):
+        _read(path, {"value": "stars", "time": "when"})
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,7 @@ def test_what_was_taken_before_is_recommended_and_counted_again(project):
     rows += [(f"u{user}", "g9", 1, START) for user in range(60)]
     _write(project / "log", rows, num_items=10)
     settings = ["data.path=log", "data.checks.leaks=keep", "data.interactions.window_days=3"]
+    settings += ["common.list_length=4", "common.cutoffs=[4]"]
     splits = {}
     for again in ("true", "false"):
         apply_profile("movielens-100k", [*settings, f"common.recommend_seen={again}"])

@@ -52,6 +52,21 @@ def test_films_of_movielens_have_titles_as_people_write_them(tmp_path, name, con
         assert "release_date" not in catalog.items[0].metadata
 
 
+def test_films_in_utf_8_and_in_latin_1(tmp_path):
+    lines = [b"\xef\xbb\xbf73::Mis\xc3\xa9rables (1995)::Drama", b"", b"74::\xc3\x85dalen 31 (1969)::Drama\r"]
+    lines += [
+        b"75::Caf\xe9 au Lait (1993)::Comedy",
+        b"\xef\xbb\xbf76::Fast &amp; Furious\xe2\x80\x8e (2009)::Action",
+        b"",
+    ]
+    (tmp_path / "movies.dat").write_bytes(b"\n".join(lines))
+    catalog, indices = read_items(tmp_path / "movies.dat", Quarantine())
+    titles = ["Misérables (1995)", "Ådalen 31 (1969)", "Café au Lait (1993)", "Fast & Furious (2009)"]
+    assert [str(item) for item in catalog.items] == titles
+    assert indices == {"73": 0, "74": 1, "75": 2, "76": 3}
+    assert [item.metadata["genres"] for item in catalog.items] == ["Drama", "Drama", "Comedy", "Action"]
+
+
 def test_products_of_amazon(tmp_path):
     rows = [
         {
@@ -71,6 +86,8 @@ def test_products_of_amazon(tmp_path):
     catalog, indices = read_items(path, quarantine)
     assert indices == {"P0": 0, "P2": 1} and [row["reason"] for row in quarantine.rows] == ["no title"]
     assert catalog.items[0].metadata == {"store": "Lux", "categories": "Home, Light", "main_category": ""}
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n \r\n\n") + b"\xef\xbb\xbf")
+    assert read_items(path, Quarantine())[1] == indices, "blank lines are none"
     path.write_text("{}\n[]\n")
     with pytest.raises(InputError, match="meta_Home.jsonl: line 2: no JSON object"):
         read_items(path, Quarantine())

@@ -14,6 +14,7 @@ from convrec.cli import main
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS
 from convrec.data.quarantine import Quarantine
+from convrec.data.rows import BAD_DATE
 from convrec.pipeline.stages.data import prepare
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -210,6 +211,20 @@ def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, mak
     assert all(len(catalog.indices_of_titles([seen])) == 1 for *_, seen in named)
 
 
+def test_a_conversation_that_names_nearly_the_whole_catalog_is_an_error_before_any_training(tmp_path, make):
+    games, draw = _games(4), random.Random(3)
+    rows = [
+        {"messages": [{"role": "user", "content": _words(draw)}], "groundtruth": ["Uno!"], "seen_titles": []}
+        for _ in range(60)
+    ]
+    rows[3]["seen_titles"] = [game["title"] for game in games if game["title"] != "Uno!"][:9]
+    _write_games(tmp_path / "games", games, rows)
+    project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
+    message = r"split, prompt '\w+': 5 of the catalog's 14 items are left .* fewer than common.list_length = 6; lower"
+    with contextlib.chdir(project), pytest.raises(InputError, match=message):
+        prepare(load_params(), Quarantine())
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -247,7 +262,7 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make):
     assert _reasons(quarantine) == [
         ("conversations", "conversations.jsonl:151", "not JSON"),
         ("conversations", "conversations.jsonl:4", "no words of the user"),
-        ("conversations", "conversations.jsonl:5", "date is no day from 1990 to 2099, such as 2022-12-31"),
+        ("conversations", "conversations.jsonl:5", BAD_DATE),
         ("conversations", "conversations.jsonl:6", "no ground truth"),
         ("groundtruth", "conversations.jsonl:6", "NUL or half a character"),
     ]

@@ -25,8 +25,9 @@ _COLUMNS = ("answer_id", "time", "user_id", "messages", "item_id", "accepted", "
 def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> Source:
     """Return a row for each answer with an accepted item and a stored conversation.
 
-    The ground truth is what was accepted or watched; what was rejected or hidden is disliked. Items are those of the
-    catalog: ids that it lacks go to the quarantine. Raises `InputError` on a missing or unreadable file.
+    The ground truth is what was accepted, or watched and neither rejected nor hidden; what was rejected or hidden is
+    disliked. Items are those of the catalog: ids that it lacks go to the quarantine. Raises `InputError` on a missing
+    or unreadable file.
     """
     path = folder / FILE
     if not path.is_file():
@@ -35,7 +36,10 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
         raise InputError(f"{path}: column {missing[0]!r} is missing; write it with `convrec feedback export`")
     with open_parquet(path) as file:
         shown = pl.DataFrame(pl.from_arrow(file.read(list(_COLUMNS))))
-    shown = shown.with_columns(accepted=pl.col("accepted") | pl.col("watched"))
+    item = ["answer_id", "item_id"]  # an answer can show it in two lists
+    liked, seen = pl.col("accepted").any().over(item), pl.col("watched").any().over(item)
+    disliked = (pl.col("rejected") | pl.col("hidden")).any().over(item)
+    shown = shown.with_columns(accepted=liked | (seen & ~disliked), disliked=disliked & ~liked)
     rows = pd.DataFrame(usable_rows(_raw_rows(shown), catalog, quarantine))
     answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
     hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and rows.empty else ""
@@ -49,7 +53,6 @@ def _raw_rows(shown: pl.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
     kept = shown.filter(pl.col("messages").is_not_null() & pl.col("accepted").any().over("answer_id"))
     for answer in kept.partition_by("answer_id", maintain_order=True):
         first = answer.row(0, named=True)
-        disliked = answer.filter((pl.col("rejected") | pl.col("hidden")) & ~pl.col("accepted"))
         yield (
             first["answer_id"],
             {
@@ -58,7 +61,7 @@ def _raw_rows(shown: pl.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
                 "date": first["time"],
                 "messages": json.loads(first["messages"]),
                 "groundtruth": _items(answer.filter("accepted")),
-                "disliked_titles": _items(disliked),
+                "disliked_titles": _items(answer.filter("disliked")),
             },
         )
 

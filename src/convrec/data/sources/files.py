@@ -22,7 +22,7 @@ def read_files(folder: Path, quarantine: Quarantine, *, catalog: str, line_colum
 
     `catalog` is the name of its file. `line_column` of the catalog, and of items in the rows, becomes part of an
     item's title. A row that cannot be used goes to the quarantine. Raises `InputError` on missing or unreadable files,
-    and if no row can be used.
+    if no row can be used, and if two files have one `conversation_id` for conversations that begin differently.
     """
     paths = sorted(path for path in folder.glob(PATTERN) if path.suffix.lower() in (".jsonl", ".parquet"))
     if not paths:
@@ -30,8 +30,19 @@ def read_files(folder: Path, quarantine: Quarantine, *, catalog: str, line_colum
             f"data.path = {str(folder)!r}: no {PATTERN}.jsonl or .parquet there; docs/data.md shows what they hold"
         )
     items = load_catalog(folder / catalog, quarantine, line_column=line_column)
-    raw_rows = ((where, {**row, "prompt_id": None}) for path in paths for where, row in _raw_rows(path, quarantine))
-    rows = usable_rows(raw_rows, items, quarantine, line_column)
+    rows: list[dict[str, Any]] = []
+    known: dict[str, tuple[str, str]] = {}  # the file of each conversation_id, and how its conversation begins there
+    for path in paths:
+        raw_rows = ((where, {**row, "prompt_id": None}) for where, row in _raw_rows(path, quarantine))
+        own = usable_rows(raw_rows, items, quarantine, line_column)
+        for key, messages in ((row["conversation_id"], row["messages"]) for row in own):
+            file, begin = known.setdefault(key, (path.name, messages[0]["content"]))
+            if file != path.name and begin != messages[0]["content"]:
+                raise InputError(
+                    f"{path}: conversation_id {key!r} is that of another conversation in {file}, and rows of one id "
+                    f"are in one split; make ids unique over all files, such as {path.stem + '-' + key!r}, or omit them"
+                )
+        rows += own
     if not rows:
         raise InputError(
             f"data.path = {str(folder)!r}: none of its rows can be used ({quarantine.summary() or 'there is none'}); "

@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from convrec.data.csv_files import scan_csv
 from convrec.data.parquet import parquet_columns
 from convrec.data.quarantine import Quarantine
+from convrec.data.times import NO_TIME, time_column
+from convrec.data.titles import INVISIBLE
 from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
@@ -23,7 +26,6 @@ KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2
 }
 _WITHOUT_HEADER = {"u.data": "\t", "ratings.dat": ":"}  # `::` divides the fields of the latter
 MAX_UNUSABLE = 100_000  # rows of a log that are kept aside one by one
-_FIRST_TIME, _END_TIME = 631_152_000, 4_102_444_800  # 1990 to 2099, in seconds since 1970
 Rule = float | list[str]  # a rating, or names of events
 
 
@@ -39,27 +41,27 @@ def _number(cell: pl.Expr) -> pl.Expr:
     return pl.when(value.is_finite()).then(value)
 
 
-def _scan(path: Path, columns: Mapping[str, str | None]) -> pl.LazyFrame:
-    """Return the rows of a log with the columns user, item, time, and value if there is one."""
+def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, dict[str, str]]:
+    """Return the rows of a log with the columns user, item, time, and value if there is one, and their own names."""
     suffix = path.suffix.lower()
     if separator := _WITHOUT_HEADER.get(path.name):
-        rows = pl.scan_csv(path, separator=separator, has_header=False, infer_schema=False, quote_char=None)
+        rows = scan_csv(path, separator=separator, has_header=False, quote_char=None)
         names = rows.collect_schema().names()[:: 2 if separator == ":" else 1]
         if len(names) != len(KNOWN_COLUMNS):
             raise InputError(f"{path}: {len(names)} fields, not {', '.join(KNOWN_COLUMNS)}; take MovieLens' own file")
-        return rows.select(pl.col(name).alias(field) for name, field in zip(names, KNOWN_COLUMNS, strict=True))
-    if suffix == ".parquet":
+        chosen = dict(zip(KNOWN_COLUMNS, names, strict=True))
+    elif suffix == ".parquet":
         chosen = _chosen(path, parquet_columns(path), columns)
         rows = pl.scan_parquet(path, glob=False)
     elif suffix == ".jsonl":
         chosen = _chosen(path, list(pl.scan_ndjson(path, infer_schema_length=100).collect_schema()), columns)
         rows = pl.scan_ndjson(path, schema=dict.fromkeys(chosen.values(), pl.String))
     elif suffix == ".csv":
-        rows = pl.scan_csv(path, infer_schema=False, glob=False)
+        rows = scan_csv(path)
         chosen = _chosen(path, list(rows.collect_schema()), columns)
     else:
         raise InputError(f"{path}: logs are read from .csv, .parquet and .jsonl, not {suffix or 'this'}; convert it")
-    return rows.select(pl.col(name).alias(field) for field, name in chosen.items())
+    return rows.select(pl.col(name).alias(field) for field, name in chosen.items()), chosen
 
 
 def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> dict[str, str]:
@@ -79,48 +81,32 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
 
 
 def _text(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as text without spaces around it, "" where it is null; whole numbers are without a point."""
+    """Return a column as `usable_id` has it, "" where it is null; whole numbers are without a point."""
     column = pl.col(name)
     if kind.is_float():
         column = pl.when(column == column.round()).then(column.cast(pl.Int64, strict=False))
-    return column.cast(pl.String).str.strip_chars().fill_null("")
-
-
-def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a time in seconds since 1970: it is given so, in milli-, micro- or nanoseconds, or as ISO 8601."""
-    column = pl.col(name)
-    if kind.is_temporal():
-        return column.cast(pl.Datetime("us")).dt.epoch("s")
-    number = _number(column.cast(pl.String).str.strip_chars())
-    text: pl.Expr = pl.when(number.is_null()).then(column.cast(pl.String))  # of numbers nothing is left to parse
-    text = text.str.strip_chars().str.replace(" ", "T").str.replace("Z$", "+00:00")
-    scale = pl.when(number >= 1e17).then(1e9).when(number >= 1e14).then(1e6).when(number >= 1e11).then(1e3).otherwise(1)
-    return pl.coalesce(
-        (number / scale).floor().cast(pl.Int64, strict=False),
-        text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", strict=False, time_zone="UTC").dt.epoch("s"),
-        text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", strict=False).dt.epoch("s"),
-        text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime("us")).dt.epoch("s"),
-    )
+    return column.cast(pl.String).str.replace_all(INVISIBLE, "").str.strip_chars().fill_null("")
 
 
 def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked: Rule | None) -> pl.LazyFrame:
-    """Return the rows as row (counted from 1), user, item, liked (null: neither), time, and problem (null: usable)."""
-    rows = _scan(path, columns)
+    """Return the rows as row (counted from 1), user, item, liked (null: neither), time, problem (null: usable), cell.
+
+    The cell is the one that has the problem.
+    """
+    rows, names = _scan(path, columns)
     kinds = rows.collect_schema()
-    sign, is_number = pl.lit(True), pl.lit(True)
+    user, item, seconds = _text("user", kinds["user"]), _text("item", kinds["item"]), time_column("time", kinds["time"])
+    faults = {"user": (user == "", "empty"), "item": (item == "", "empty"), "time": (seconds.is_null(), NO_TIME)}
+    sign = pl.lit(True)
     if "value" in kinds:
         value = pl.col("value").cast(pl.String).str.strip_chars()
         sign = _sign(value, liked, disliked)
-        is_number = _number(value).is_not_null() if isinstance(liked, float) else is_number
-    user, item, seconds = _text("user", kinds["user"]), _text("item", kinds["item"]), _seconds("time", kinds["time"])
-    in_range = seconds.is_between(_FIRST_TIME, _END_TIME, closed="left").fill_null(False)
-    problem = pl.coalesce(
-        pl.when(user == "").then(pl.lit("no user")),
-        pl.when(item == "").then(pl.lit("no item")),
-        pl.when(~is_number).then(pl.lit("the rating is no number")),
-        pl.when(~in_range).then(pl.lit("the time is none from 1990 to 2099")),
-    )
-    cells = rows.select(user=user, item=item, liked=sign, time=seconds, problem=problem)
+        if isinstance(liked, float):
+            faults["value"] = _number(value).is_null(), "no number"
+    found = [(pl.when(is_so), field, fault) for field, (is_so, fault) in faults.items()]
+    problem = pl.coalesce(case.then(pl.lit(f"column {names[field]!r} is {fault}")) for case, field, fault in found)
+    cell = pl.coalesce(case.then(pl.col(field).cast(pl.String).fill_null("")) for case, field, _ in found)
+    cells = rows.select(user=user, item=item, liked=sign, time=seconds, problem=problem, cell=cell)
     return cells.with_row_index("row", offset=1)
 
 
@@ -165,16 +151,17 @@ def read_log(
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not a readable log ({reason}); export it again") from None
     quarantine.count("interactions", int(by_user["rows"].sum()))
-    for row, user, item, _, _, problem in unusable.iter_rows():
-        quarantine.add("interactions", f"{path.name}:{row}", problem, f"user {user}, item {item}")
-    if len(unusable) > MAX_UNUSABLE:
+    for row, user, item, _, _, problem, cell in unusable.iter_rows():
+        quarantine.add("interactions", f"{path.name}:{row}", problem, f"{cell} (user {user}, item {item})")
+    if len(unusable) > MAX_UNUSABLE or len(unusable) == by_user["rows"].sum() > 0:
+        number = "none of its rows can" if len(unusable) <= MAX_UNUSABLE else f"more than {MAX_UNUSABLE:,} rows cannot"
         raise InputError(
-            f"{path}: more than {MAX_UNUSABLE:,} rows cannot be used (row {unusable['row'][0]}: "
-            f"{unusable['problem'][0]}); mend the file"
+            f"{path}: {number} be used ({quarantine.examples('interactions')}); mend the file, or name other columns "
+            "in data.interactions.columns"
         )
     if users.is_empty():
         raise InputError(
             f"{path}: no user of {len(by_user):,} has liked enough items; look at data.interactions.liked, and lower "
-            f"min_liked ({quarantine.summary() or 'every row can be used'})"
+            f"min_liked ({quarantine.examples('interactions') or 'every row can be used'})"
         )
     return rows.sort("user", "time", "item", "liked")

@@ -15,11 +15,12 @@ import polars as pl
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.conversations import messages_of, prompt_key
-from convrec.data.json_lines import json_lines
+from convrec.data.csv_files import decode
+from convrec.data.json_lines import json_lines, numbered_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import read_log
 from convrec.data.sources.source import Source
-from convrec.data.titles import usable_id
+from convrec.data.titles import normalise_text, usable_id
 from convrec.project.errors import InputError
 
 Row = dict[str, object]
@@ -66,10 +67,11 @@ def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, 
 def _movielens(path: Path) -> list[Row]:
     """Return the films of `u.item` or `movies.dat`."""
     separator, number = ("|", _FLAGS + len(_GENRES)) if path.name == "u.item" else ("::", 3)
-    films = [line.split(separator) for line in path.read_text(encoding="latin-1").splitlines()]
-    for place, fields in enumerate(films, start=1):
-        if len(fields) != number:
-            raise InputError(f"{path}: row {place}: {len(fields)} fields, not {number}; take MovieLens' own file")
+    films = []
+    for place, line in numbered_lines(path):
+        films.append(decode(line).rstrip("\r\n").split(separator))
+        if len(films[-1]) != number:
+            raise InputError(f"{path}: row {place}: {len(films[-1])} fields, not {number}; take MovieLens' own file")
     if separator == "|":
         for film in films:
             film[2] = "|".join(genre for genre, flag in zip(_GENRES, film[_FLAGS:], strict=True) if flag == "1")
@@ -82,7 +84,7 @@ def _natural(row: Row) -> Row:
     `Postman, The (Postino, Il) (1994)` is The Postman (1994), also called Il Postino.
     """
     title, genres = row.get("title"), row.get("genres")
-    if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(title.split()))):
+    if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(normalise_text(title).split()))):
         names = [_ARTICLE_LAST.sub(r"\2 \1", name) for name in (match["title"], *_OTHER.findall(match["others"]))]
         row = row | {"title": names[0] + (match["year"] or ""), "aliases": names[1:]}
     genres = genres.split("|") if isinstance(genres, str) else genres
@@ -235,7 +237,7 @@ class Templates:
             return match.group(1) if all(words[name] for name in _NAME.findall(match.group(1))) else ""
 
         text = _OPTION.sub(option, template).format(**words)
-        return messages_of("\n".join(" ".join(line.split()) for line in text.splitlines()))
+        return messages_of("\n".join(" ".join(line.split()) for line in text.split("\n")))
 
 
 def _joined(parts: Sequence[str]) -> str:

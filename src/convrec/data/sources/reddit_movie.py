@@ -17,9 +17,11 @@ import polars as pl
 import polars.selectors as cs
 
 from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.csv_files import scan_csv
 from convrec.data.quarantine import Quarantine
-from convrec.data.rows import usable_rows
+from convrec.data.rows import PLACEHOLDER, is_placeholder, usable_rows
 from convrec.data.sources.source import Source
+from convrec.data.times import time_column
 from convrec.project.errors import InputError
 
 NAMES = "id2name.json"
@@ -64,17 +66,16 @@ def _table(folder: Path) -> pl.DataFrame:
     tables = []
     for path in paths:
         try:
-            cells = pl.scan_csv(path, infer_schema=False, glob=False)
-            tables.append(cells.select(*_USED, cs.by_name("user_id", require_all=False)).collect())
+            tables.append(scan_csv(path).select(*_USED, cs.by_name("user_id", require_all=False)).collect())
         except (pl.exceptions.PolarsError, OSError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
-                f"{path}: not readable as CSV in UTF-8 with the columns {', '.join(_USED)} ({reason}); close every "
+                f"{path}: not readable as CSV with the columns {', '.join(_USED)} ({reason}); close every "
                 "quote, or download the file again"
             ) from None
     rows = pl.concat(tables, how="diagonal").fill_null("")
     rows = rows.sort(rows.columns).unique("turn_id", keep="first", maintain_order=True)
-    return rows.sort(pl.col("utc_time").cast(pl.Float64, strict=False), maintain_order=True)
+    return rows.sort(time_column("utc_time", pl.String()), maintain_order=True)
 
 
 def _strings(cell: str) -> list[str]:
@@ -98,6 +99,8 @@ def _turns(folder: Path, films: Mapping[str, Item], quarantine: Quarantine) -> d
         try:
             text = _strings(text)[-1] if _LITERAL.match(text) else text
             path = _strings(context) if context else []
+            if is_placeholder(text):
+                raise ValueError(PLACEHOLDER)
         except ValueError as problem:
             quarantine.add("turns", row["turn_id"], str(problem), f"{text} {context}")
             continue

@@ -71,7 +71,7 @@ class Prompts:
 
 def metadata_text(answer: str) -> str:
     """Return the labelled lines of a description as one text; empty where it has none or says UNKNOWN."""
-    lines = [line.strip() for line in answer.splitlines() if _LABEL.match(line.strip())]
+    lines = [line.strip() for line in answer.split("\n") if _LABEL.match(line.strip())]
     values = [_LABEL.sub("", line).strip(" .") for line in lines]
     return ". ".join(value for value in values if value and not _UNKNOWN.fullmatch(value))[:_MAX_LENGTH]
 

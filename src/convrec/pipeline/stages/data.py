@@ -89,10 +89,22 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
     return combine(sources)
 
 
+def _require_open_items(splits: dict[str, pd.DataFrame], catalog: Catalog, length: int) -> None:
+    """Raise `InputError` for a prompt whose seen titles leave too few items for a list, on which training would end."""
+    for name, rows in splits.items():
+        for prompt, seen in zip(rows["prompt_id"], rows["seen_titles"], strict=True):
+            left = len(catalog) - len(catalog.indices_of_titles(seen))
+            if left < length:
+                raise InputError(
+                    f"{name} split, prompt {prompt!r}: {left} of the catalog's {len(catalog)} items are left without "
+                    f"those that it names, fewer than common.list_length = {length}; lower that, or remove the row"
+                )
+
+
 def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
     """Return the source, its canonical and checked splits, and how often each problem was met.
 
-    Raises `InputError` on files that cannot be read and on an empty split.
+    Raises `InputError` on files that cannot be read, on an empty split, and on a row without items for a list.
     """
     config = params.data
     source = _read_sources(params, quarantine)
@@ -114,7 +126,10 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
-    return source, require_filled(splits, "every row of it was dropped; check data.checks"), problems
+    splits = require_filled(splits, "every row of it was dropped; check data.checks")
+    if params.evaluate.constrained or params.rank_grpo.constrained:
+        _require_open_items(splits, source.catalog, params.common.list_length)
+    return source, splits, problems
 
 
 def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: float) -> None:
@@ -154,7 +169,8 @@ def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the catalog, the splits, the quarantine, and counts and statistics of all.
 
-    Raises `InputError` on files that cannot be read, an empty split, or too many rows left out.
+    Raises `InputError` on files that cannot be read, an empty split, too many rows left out, or a row without items for
+    a list.
     """
     quarantine = Quarantine()
     paths.processed.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,34 @@
+"""Reads CSV and other text of fields: in UTF-8, and lines that are not valid UTF-8 in Windows-1252.
+
+Windows-1252 has the letters of Latin-1 at the same places. Lines end at `\\n` alone.
+"""
+
+import codecs
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+_BLOCK = 1 << 20  # bytes
+
+
+def decode(line: bytes) -> str:
+    """Return the text of a line."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line.decode("cp1252", errors="replace")
+
+
+def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
+    """Return the cells of a CSV as text; `options` are those of Polars. Only a file that is not UTF-8 is in memory."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    source: Path | bytes = path
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        source = "\n".join(map(decode, path.read_bytes().split(b"\n"))).encode()
+    return pl.scan_csv(source, infer_schema=False, glob=False, **options)
