@@ -6,8 +6,9 @@ import pytest
 from scipy import sparse
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
+from convrec.classical.evidence import COLLABORATIVE, EVIDENCE, Evidence, log_shares
 from convrec.classical.scores import sparse_scores
+from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.steps import combine
 from tests.rows import make_row
 
@@ -57,7 +58,7 @@ def test_what_is_left_out_counts_as_if_it_had_never_been(catalog, without_own, e
             and not (earlier and row["date"][:7] >= month)
         ]
         if not others:
-            assert all(not values[place].any() for values in found.values())
+            assert all(not found[name][place].any() for name in COLLABORATIVE)
             continue
         expected = _evidence(others, catalog).terms([prompt], without_own=False, earlier=False)
         for name in EVIDENCE:
@@ -77,6 +78,22 @@ def test_evidence_is_of_the_likes_of_others(catalog):
     np.testing.assert_allclose(terms["neighbours"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
 
 
+def test_the_texts_of_items_are_compared_with_those_of_liked_items_and_with_the_words():
+    items = [Item("Heat", 1995, {"genres": "crime"}), Item("Alien", 1979, {"genres": "horror space"})]
+    items += [Item("Ali", 2001, {"genres": "boxing"}), Item("Solaris", 1972, {"genres": "space"})]
+    catalog = Catalog([*items, Item("Thief", 1981, {"genres": "crime"})])
+    asked = [
+        make_row("a", [], "some space", seen_titles=["Heat", "Ali"]),
+        make_row("b", [], "hello", seen_titles=["Ali"], disliked_titles=["Ali"]),
+    ]
+    terms = _evidence(_rows(), catalog).terms(asked, without_own=False, earlier=False, kinds=("content", "words"))
+    vectors = TfidfEmbedder([item.text() for item in catalog.items]).embed_items([i.text() for i in catalog.items])
+    cosines = (vectors @ vectors.T).toarray()
+    expected = log_shares(np.array([cosines[0] + cosines[2], np.zeros(5)]), 5).toarray()
+    np.testing.assert_allclose(_dense(terms["content"]), expected, rtol=1e-5)
+    assert np.flatnonzero(_dense(terms["words"])[0]).tolist() == [1, 3] and not _dense(terms["words"])[1].any()
+
+
 def test_log_shares_of_the_best_are_above_that_of_the_next():
     values = np.array([[4.0, 1.0, 3.0, -5.0, 2.0], [0, 0, 0, 0, 0]])
     full = [math.log1p(1000 * share) for share in (0.4, 0.1, 0.3, 0.0, 0.2)]
@@ -92,7 +109,8 @@ class _Asked:
     def __init__(self):
         self.earlier = []
 
-    def terms(self, prompts, *, without_own, earlier):
+    def terms(self, prompts, *, without_own, earlier, kinds):
+        assert kinds == COLLABORATIVE
         self.earlier.append((len(prompts), without_own, earlier))
         return {}
 

@@ -1,4 +1,4 @@
-"""Collaborative evidence: what people with similar conversations and similar likes liked, as scores of prompts.
+"""Evidence about what people will like, as scores of prompts: likes of similar people, and the texts of the items.
 
 Each term but popularity is the logarithm of a share p of the evidence, log(p + 0.001) up to a constant: the weighted
 sum of such terms is a log-linear pool of distributions over the catalog. Related: CRAG (Zhu et al., WWW 2025), which
@@ -22,12 +22,13 @@ from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.neighbours import Neighbours
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of
+from convrec.data.conversations import Row, month_of, transcript
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-EVIDENCE = ("popularity", "neighbours", "item_knn", "ease")
+COLLABORATIVE = ("popularity", "neighbours", "item_knn", "ease")
+EVIDENCE = (*COLLABORATIVE, "content", "words")
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REGULARIZATION = 300.0  # of EASE
 
@@ -53,7 +54,7 @@ def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
 class Evidence:
     """The evidence that training rows give about prompts: vectors of conversations and likes, no texts.
 
-    `number` conversations vote for a prompt, and `kept` items of it have a score by each of votes, item-kNN and EASE.
+    `number` conversations vote for a prompt, and `kept` items of it have a score by each kind but popularity.
     """
 
     catalog: Catalog
@@ -63,6 +64,7 @@ class Evidence:
     kept: int
     device: str = "cpu"
     _models: dict[str, ItemKnn | Ease] = field(default_factory=dict)  # those of all months
+    _texts: list[tuple[Embedder, Any]] = field(default_factory=list)  # of the items, once they are needed
 
     @classmethod
     def fit(
@@ -135,8 +137,12 @@ class Evidence:
     ) -> dict[str, Scores]:
         """Return the scores of the prompts by each kind of evidence. Shape: (B, C) each.
 
-        `neighbours`: the share of the votes of the most similar conversations. `item_knn`, `ease`: the share of the
-        summed similarities to the items that the prompt names as liked. `popularity`: how many people like an item.
+        - `neighbours`: the share of the votes of the most similar conversations.
+        - `item_knn`, `ease`: the share of the summed similarities to the items that the prompt names as liked.
+        - `popularity`: how many people like an item.
+        - `content`: the share of the cosines of an item's text with those of the items that the prompt names as liked.
+        - `words`: the share of the cosines of an item's text with the words of the conversation.
+
         `without_own` leaves out what the prompt's person said and liked, `earlier` what is not of an earlier month.
         """
         if not prompts:
@@ -146,6 +152,9 @@ class Evidence:
             nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
             votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
             found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
+        for kind, queries in self._queries(prompts, kinds).items():
+            shares = [log_shares(self._cosines(queries[part]), self.kept) for part in _parts(len(prompts))]
+            found[kind] = sparse_scores(sparse.vstack(shares, format="csr"), self.device)
         months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
         order = np.argsort(months, kind="stable")
         similar: dict[str, list[sparse.csr_array]] = {kind: [] for kind in ("item_knn", "ease") if kind in kinds}
@@ -175,6 +184,32 @@ class Evidence:
             left_out = sparse.vstack(own, format="csr")[back]
             found["popularity"] = Scores(chosen, table, left_out, device=self.device)
         return {kind: found[kind] for kind in kinds}
+
+    def _item_texts(self) -> tuple[Embedder, Any]:
+        """Return the embedder of items, TF-IDF of their own texts or that of conversations, and the vectors (D, C)."""
+        if not self._texts:
+            texts, embedder = [item.text() for item in self.catalog.items], self.neighbours.embedder
+            embedder = TfidfEmbedder(texts) if isinstance(embedder, TfidfEmbedder) else embedder
+            vectors = embedder.embed_items(texts).T
+            self._texts.append((embedder, vectors if isinstance(vectors, np.ndarray) else vectors.tocsr()))
+        return self._texts[0]
+
+    def _queries(self, prompts: Sequence[Row], kinds: Sequence[str]) -> dict[str, Any]:
+        """Return the vectors with which the texts of items are compared. Shape: (B, D) each."""
+        queries: dict[str, Any] = {}
+        if "content" in kinds:
+            liked = Named.of(prompts, self.catalog).liked
+            means = sparse.diags_array(1 / np.maximum(liked.sum(axis=1), 1)) @ liked
+            queries["content"] = (self._item_texts()[1] @ means.T.tocsr()).T
+        if "words" in kinds:
+            texts = [transcript(row["messages"]) for row in prompts]
+            queries["words"] = self._item_texts()[0].embed_conversations(texts)
+        return {kind: vectors.tocsr() if sparse.issparse(vectors) else vectors for kind, vectors in queries.items()}
+
+    def _cosines(self, queries: Any) -> np.ndarray:
+        product = queries @ self._item_texts()[1]
+        dense: np.ndarray = product.toarray() if sparse.issparse(product) else product
+        return dense
 
     def _model(self, kind: str, month: str, likes: Likes) -> ItemKnn | Ease:
         """Return the fitted model of a kind; that of all months is kept."""

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from convrec.classical.combine import Weights, fit_weights, seen_items
 from convrec.classical.embedding import Embedder
-from convrec.classical.evidence import EVIDENCE, Evidence
+from convrec.classical.evidence import COLLABORATIVE, Evidence
 from convrec.classical.scores import Blocks, WeightedSum, sparse_scores, top_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, is_before, transcript
@@ -138,7 +138,8 @@ def combine(
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
         is_train = name != "validation"  # train, and its variants
-        terms[name] |= evidence.terms(split.prompts, without_own=is_train, earlier=is_train and earlier)
+        rules = {"without_own": is_train, "earlier": is_train and earlier}
+        terms[name] |= evidence.terms(split.prompts, **rules, kinds=COLLABORATIVE)
     train = grounded["train"]
     return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.seen, fitted, list_length))
 
@@ -155,7 +156,7 @@ def evidence_lists(
     if "popularity" not in terms:
         return {}
     found = {}
-    for name in EVIDENCE:
+    for name in COLLABORATIVE:
         scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
         found[name] = list_texts(top_items(scores, list_length, seen)[0], catalog)
     return found

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 _SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the evidence alone; 16 all but silences a model
 _FACTORS = (0.0, 0.5, 2.0)  # of one weight
-_FIRST = 0.25  # what a weight of 0 is multiplied from
+_FIRST = 0.25  # what is tried for a weight of 0
 _LEAST_GAIN = 1e-3  # of NDCG: less is noise
 _CLEAR_LOSS = 5e-3  # of NDCG: a larger scale loses more
 
@@ -59,8 +59,8 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
             elif found < best - _CLEAR_LOSS:
                 break
         for kind in EVIDENCE if any(weights.values()) else ():
-            for factor in _FACTORS:
-                tried = {**weights, kind: (weights[kind] or _FIRST) * factor}
-                if tried != weights and (found := ndcg(tried)) > best + _LEAST_GAIN:
+            for value in [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]:
+                tried = {**weights, kind: value}
+                if (found := ndcg(tried)) > best + _LEAST_GAIN:
                     weights, best = tried, found
     return GuidanceFit(weights, best, unguided)
