@@ -106,6 +106,8 @@ def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):
             counts = np.array([[text.count(letter) + 1 for letter in "abc"] for text in texts], dtype=np.float32)
             return counts / np.linalg.norm(counts, axis=1, keepdims=True)
 
+        embed_items = embed_conversations
+
     evidence = Evidence.fit(ROWS, catalog, lambda _: Letters(), neighbours=3, kept=3)
     evidence.save(tmp_path / "evidence")
     with pytest.raises(InputError, match="sentence-transformers model of demonstrations"):

@@ -21,7 +21,7 @@ from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
-ALONE = {"popularity": 0.0, "neighbours": 1.0, "item_knn": 0.0, "ease": 0.0}
+ALONE = {**dict.fromkeys(EVIDENCE, 0.0), "neighbours": 1.0}
 WORDS = ["a heist", "a desert", "a planet", "balloons", "a monster"]
 
 
@@ -85,5 +85,5 @@ def test_a_scale_that_clearly_loses_is_the_last(catalog, monkeypatch, caplog):
     fit = fit_guidance(evidence, Path("model"), _evaluation(catalog, asked, step=5.0))
     assert fit.weights == ALONE and fit.ndcg == pytest.approx(0.7 + 0.3 / math.log2(3))
     tried = [float(re.search(r"neighbours ([\d.]+)", text)[1]) for text in caplog.messages if "with popularity" in text]
-    scales, popularity, neighbours, item_knn, ease = [0, 0.5, 1, 2], [1, 1], [0, 0.5, 2], [1, 1], [1, 1]
-    assert tried == [*scales, *popularity, *neighbours, *item_knn, *ease], "not 4, 8 and 16"
+    scales, popularity, neighbours, others = [0, 0.5, 1, 2], [1], [0, 0.5, 2], [1] * 4
+    assert tried == [*scales, *popularity, *neighbours, *others], "not 4, 8 and 16"
