@@ -1,4 +1,4 @@
-"""Guidance: the weights of items in a constrained list, from collaborative evidence."""
+"""Guidance: the weights of items in a constrained list, from evidence."""
 
 import json
 from collections.abc import Mapping, Sequence
