@@ -112,14 +112,16 @@ def periods(test_period: str, today: date | None = None) -> tuple[Period, Period
 
 
 @task(task_run_name="test period {period}")
-def set_test_period(period: str) -> None:
+def set_test_period(period: str) -> str | None:
     """Change params.yaml to test on a period, and to validate on the period before (see `periods`).
 
-    Raises `InputError` for an invalid period, or if the parameters do not allow it.
+    Returns what `undo_change` takes. Raises `InputError` for an invalid period, or if the parameters do not allow it.
     """
     validation, test = periods(period)
-    changed = change_params([f"data.validation_period={validation}", f"data.test_period={test}"])
-    get_run_logger().info(changed, extra=SHOWN)
+    settings = [f"data.validation_period={validation}", f"data.test_period={test}"]
+    changed = change_params(settings)
+    get_run_logger().info("params.yaml has %s", ", ".join(settings), extra=SHOWN)
+    return changed
 
 
 @task(task_run_name="changes since {since}")
