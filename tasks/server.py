@@ -37,7 +37,8 @@ def check_server() -> None:
     except httpx.HTTPError as error:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
             raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} does not answer ({redact(str(error))[:120]}); start it, or unset the variable") from None
+        reason = redact(str(error))[:120]
+        raise Unavailable(f"{address} does not answer ({reason}); start it, or unset the variable") from None
 
 
 def private_server() -> AbstractContextManager[object]:

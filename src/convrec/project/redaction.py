@@ -10,7 +10,7 @@ _SECRET_NAMES = ("_KEY", "_TOKEN", "_PASSWORD", "_SECRET", "_AUTH_STRING")
 _SHORTEST = 6  # characters; shorter values occur in too many ordinary words
 # The user of a URI and its password, which may itself have @ and / in it; else the user alone.
 _CREDENTIALS = re.compile(r"""://(?:[^/\s@'":]*:[^\s'"]*|[^/\s@'"]+)@""")
-_PARAMETERS = re.compile(r"""(?i)([?&][\w-]*(?:token|passw(?:or)?d|secret|api_?key|access_?key|signature)=)[^&\s'"#]+""")
+_PARAMETERS = re.compile(r"""(?i)([?&][\w-]*(?:token|password|secret|api_?key|access_?key|signature)=)[^&\s'"#]+""")
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:

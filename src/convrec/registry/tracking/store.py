@@ -36,8 +36,8 @@ def shown_uri(root: Path = Path()) -> str:
 def connect(root: Path = Path()) -> str:
     """Point MLflow at the store, and return the id of the experiment, which is created if necessary.
 
-    Raises `Unavailable` if the store does not answer, `NoSpace` if its disk is full, and `InputError` if it rejects this user, the URI is wrong or has
-    credentials, or the local database is damaged.
+    Raises `Unavailable` if the store does not answer, `NoSpace` if its disk is full, and `InputError` if it rejects
+    this user, the URI is wrong or has credentials, or the local database is damaged.
     """
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
