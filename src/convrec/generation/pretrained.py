@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from convrec.project.errors import InputError, outside_cause
 
+_ATTENTION = (None, "eager", "sdpa")  # of transformers itself; for others it can load kernels from the hub
 _DOWNLOAD = "download it again, or use another model"
 
 
@@ -52,10 +53,10 @@ def load_config(source: str | Path, *, trust_remote_code: bool = False, **option
     with refusals(source):
         config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
     parts = [config, *(part for name in config.sub_configs if (part := getattr(config, name, None)) is not None)]
-    if kernel := next((name for part in parts if "/" in (name := part._attn_implementation or "")), None):
+    if other := next((name for part in parts if (name := part._attn_implementation) not in _ATTENTION), None):
         raise InputError(
-            f"{source}: its config.json asks for attention kernels of the hub ({kernel}), which are code and are not "
-            "loaded; remove _attn_implementation from it"
+            f"{source}: its config.json chooses the attention {other!r:.100}, which may load code from the hub; remove "
+            "_attn_implementation from it"
         )
     return config
 
