@@ -40,7 +40,7 @@ from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server, end_left_runs, private_server
+from tasks.server import check_server, end_left_runs, private_server, server_failure
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -141,7 +141,7 @@ def refuse_early(check: Callable[[], object]) -> None:
 
 def _reported(error: BaseException) -> BaseException | None:
     """Return the error to report in one message; None for a bug."""
-    return error if isinstance(error, _REPORTED) else outside_cause(error)
+    return error if isinstance(error, _REPORTED) else server_failure(error) or outside_cause(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

@@ -19,7 +19,7 @@ from prefect.settings import (
 )
 from prefect.states import Crashed
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError, Unavailable, causes
 from convrec.project.redaction import redact
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server, which `make deploy` creates
@@ -55,6 +55,19 @@ def private_server() -> AbstractContextManager[object]:
         return nullcontext()
     login = f"flow:{secrets.token_urlsafe()}"
     return temporary_settings({PREFECT_SERVER_API_AUTH_STRING: login, PREFECT_API_AUTH_STRING: login})
+
+
+def server_failure(error: BaseException) -> Unavailable | None:
+    """Return the error to report if Prefect's server failed, as it does with a full disk; None for another cause."""
+    for one in causes(error):
+        if isinstance(one, httpx.HTTPError) or "ephemeral Prefect API server" in str(one):
+            place = redact(PREFECT_API_URL.value() or f"its database is in {PREFECT_HOME.value()}")
+            reason = redact(" ".join(str(one).split()))[:200]
+            return Unavailable(
+                f"Prefect's server failed ({reason}; {place}); free space there, or end the process that locks the "
+                "database, then start again: finished work is kept"
+            )
+    return None
 
 
 def end_left_runs() -> None:
