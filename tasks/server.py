@@ -1,7 +1,9 @@
 """The Prefect server: the shared one of PREFECT_API_URL with its limit of GPU work, or a run's temporary one."""
 
 import secrets
-from contextlib import AbstractContextManager, nullcontext
+import shutil
+import sqlite3
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 import httpx
@@ -19,10 +21,11 @@ from prefect.settings import (
 )
 from prefect.states import Crashed
 
-from convrec.project.errors import InputError, Unavailable, causes
+from convrec.project.errors import InputError, NoSpace, Unavailable, causes, is_damaged
 from convrec.project.redaction import redact
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server, which `make deploy` creates
+_FREE, _PATIENCE = 32 * 2**20, 10.0  # bytes and seconds that the temporary server needs for its database
 _LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
 
 
@@ -49,12 +52,30 @@ def check_server() -> None:
 def private_server() -> AbstractContextManager[object]:
     """Let the temporary Prefect server ask for a login, which only this run knows; do nothing with a shared server.
 
-    Without it, any web page that a browser on this machine shows could read logs and cancel runs.
+    Without it, any web page that a browser on this machine shows could read logs and cancel runs. Raises `NoSpace`,
+    `Unavailable` or `InputError` if the server cannot use its database.
     """
     if PREFECT_API_URL.value():
         return nullcontext()
+    _check_database(PREFECT_HOME.value())
     login = f"flow:{secrets.token_urlsafe()}"
     return temporary_settings({PREFECT_SERVER_API_AUTH_STRING: login, PREFECT_API_AUTH_STRING: login})
+
+
+def _check_database(home: Path) -> None:
+    """Check that the temporary server can write its database; Prefect would otherwise start it for ever."""
+    home.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(home).free < _FREE:
+        raise NoSpace(f"{home}: less than {_FREE / 2**20:.0f} MB are free for Prefect's database; free some space")
+    database = home / "prefect.db"
+    try:
+        if database.exists():
+            with closing(sqlite3.connect(database, _PATIENCE)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        if is_damaged(error):
+            raise InputError(f"{database}: damaged ({error}); remove it: it only has the history of runs") from None
+        raise Unavailable(f"{database}: {error}; end the process that uses it, then start again") from None
 
 
 def server_failure(error: BaseException) -> Unavailable | None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.project.errors import InputError
@@ -58,10 +58,10 @@ def _shown(text: str) -> str:
     return " ".join(redact(text).split())[:DETAIL_LENGTH]
 
 
-class _Bounded(httpx.AsyncByteStream):
-    """The body of a response; raises `httpx.ReadError` after `MAX_BODY` bytes."""
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response; raises `httpx2.ReadError` after `MAX_BODY` bytes."""
 
-    def __init__(self, stream: httpx.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream):
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -69,17 +69,17 @@ class _Bounded(httpx.AsyncByteStream):
         async for part in self._stream:
             size += len(part)
             if size > MAX_BODY:
-                raise httpx.ReadError(f"the answer has more than {MAX_BODY:,} bytes")
+                raise httpx2.ReadError(f"the answer has more than {MAX_BODY:,} bytes")
             yield part
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
-async def _bound(response: httpx.Response) -> None:
+async def _bound(response: httpx2.Response) -> None:
     """Limit what is read of a response. It is not decompressed: a few bytes could become gigabytes."""
     response.headers.pop("content-encoding", None)
-    assert isinstance(response.stream, httpx.AsyncByteStream)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _Bounded(response.stream)
 
 
