@@ -70,7 +70,8 @@ def load_model(source: str | Path, *, trust_remote_code: bool = False, **options
     from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
     loader: Any = AutoModelForCausalLM
-    load_config(source, trust_remote_code=trust_remote_code)  # no kernels of the hub
+    pinned = {name: options[name] for name in ("revision",) if name in options}
+    load_config(source, trust_remote_code=trust_remote_code, **pinned)  # no kernels of the hub
     options |= {"use_safetensors": True, "trust_remote_code": trust_remote_code}
     with refusals(source):
         model, found = loader.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
