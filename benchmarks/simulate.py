@@ -24,6 +24,7 @@ from benchmarks.simulated_users import Audience, Visit
 from convrec.project.atomic import check_target
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
+from convrec.project.redaction import redact
 from convrec.service.feedback.database import (
     answers,
     checked_url,
@@ -248,7 +249,7 @@ def main(arguments: list[str] | None = None) -> None:
         plan = Plan(options.url, options.users, options.days, options.start, options.n, options.key, options.feedback)
         visits = simulate(plan, Audience(load_params(), options.seed, options.shift_date))
     except (InputError, Unavailable) as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(redact(str(error))) from None
     visits.write_parquet(options.output)
     with pl.Config(tbl_rows=-1, tbl_formatting="ASCII_MARKDOWN", tbl_hide_column_data_types=True, float_precision=3):
         sys.stdout.write(f"{weekly(visits)}\n")

@@ -21,6 +21,7 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
+from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline
 from convrec.registry.tracking import (
@@ -39,7 +40,7 @@ from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server
+from tasks.server import check_server, end_left_runs, private_server, server_failure
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -65,6 +66,7 @@ def bring_up_to_date(
     """
     chosen = choose_stages(stages, force)
     with lock_folder():
+        end_left_runs()
         before()
         pull_raw_data()
         return _run(name, chosen, stages is None, force or [], after_data)
@@ -139,7 +141,7 @@ def refuse_early(check: Callable[[], object]) -> None:
 
 def _reported(error: BaseException) -> BaseException | None:
     """Return the error to report in one message; None for a bug."""
-    return error if isinstance(error, _REPORTED) else outside_cause(error)
+    return error if isinstance(error, _REPORTED) else server_failure(error) or outside_cause(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -169,7 +171,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         logging.getLogger("prefect").propagate = False  # Prefect's console handler is on the root logger
         connect()
         check_server()
-        with tags(name, profile):
+        with private_server(), tags(name, profile):
             outcome = run()
     except KeyboardInterrupt:
         Console(stderr=True).print("[red]interrupted[/red]")
@@ -178,7 +180,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         reported = _reported(error)
         if reported is None:
             raise
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(reported))}[/red]")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(redact(str(reported)))}[/red]")
         sys.exit(reported.status if isinstance(reported, StageFailed) else exit_status(reported))
     finally:
         shown.close()

@@ -6,8 +6,10 @@ Run it with `python -m flows.refresh --test-period 2022-12`; docs/monthly-refres
 import argparse
 
 from prefect import flow
+from prefect.logging import get_run_logger
 
 from convrec.data.revisions import find_commit
+from convrec.project.config.profiles import undo_change
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
 from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
 
@@ -20,17 +22,24 @@ def refresh(test_period: str | None = None, since: str = "HEAD") -> Outcome:
     are pulled from the default remote. With `test_period` (a month, a span of days, `last-month` or `last-week`),
     params.yaml is changed to test on that period and to validate on the one before. Changes of the data since the git
     revision `since` are logged and recorded. The champion is also scored on the new test period, so that promotion
-    compares both on the same rows.
+    compares both on the same rows. If the run fails, params.yaml is restored.
     """
     refuse_early(lambda: _check(test_period, since))
+    changed: str | None = None
 
     def take_in() -> None:
+        nonlocal changed
         update_imports()
         export_feedback()
         if test_period is not None:
-            set_test_period(test_period)
+            changed = set_test_period(test_period)
 
-    return bring_up_to_date("refresh", before=take_in, after_data=lambda run: record_changes(since, run))
+    try:
+        return bring_up_to_date("refresh", before=take_in, after_data=lambda run: record_changes(since, run))
+    except BaseException:
+        if undo_change(changed):
+            get_run_logger().warning("params.yaml has its earlier periods again; to retry, start this refresh again")
+        raise
 
 
 def _check(test_period: str | None, since: str) -> None:

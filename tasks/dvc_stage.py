@@ -14,14 +14,16 @@ import networkx
 import psutil
 from dvc.exceptions import DvcException, NotDvcRepoError
 from dvc.repo import Repo
-from dvc.rwlock import RWLOCK_FILE
+from dvc.rwlock import RWLOCK_FILE, RWLockFileCorruptedError, RWLockFileFormatError
 from dvc.scm import SCMError
 from dvc.stage.exceptions import StageCmdFailedError
 from dvc.utils.serialize import ParseError
 from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
 
+from convrec.project.atomic import restored_on_error
 from convrec.project.errors import InputError, NoSpace, Unavailable, exit_status, outside_cause
+from convrec.project.redaction import redact
 from convrec.registry.tracking import PARENT_VARIABLE
 from convrec.training.launch import RETRAIN
 from tasks.command import RETRIES, StageFailed, failure, follow
@@ -99,7 +101,8 @@ def reproduce(stage: str, force: bool = False) -> int:
     try:
         with Repo(".", _wait_for_lock=True) as repo:
             _forget_dead_holders(repo)
-            repo.reproduce(stage, single_item=True, force=force)
+            with restored_on_error(Path("dvc.lock")):
+                repo.reproduce(stage, single_item=True, force=force)
         return 0
     except DvcException as error:
         cause = error.__cause__
@@ -108,6 +111,9 @@ def reproduce(stage: str, force: bool = False) -> int:
                 f"{stage}: {os.path.relpath(cause.filename)}: no such file or folder, but the stage reads it; run the "
                 "stage that makes it, copy it there, or correct its name in params.yaml"
             ) from None
+        if isinstance(cause, RWLockFileCorruptedError | RWLockFileFormatError | UnicodeDecodeError):
+            path = Path(str(repo.tmp_dir), RWLOCK_FILE)
+            raise InputError(f"{os.path.relpath(path)}: damaged; remove it while no DVC process works here") from None
         if isinstance(cause, StageCmdFailedError) and (found := _STATUS.search(str(cause))):
             status = int(found.group(1))
             return status if status >= 0 else 128 - status
@@ -130,5 +136,5 @@ if __name__ == "__main__":
     try:
         sys.exit(reproduce(sys.argv[1]))
     except (StageFailed, InputError, Unavailable, NoSpace) as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{redact(str(error))}\n")
         sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))

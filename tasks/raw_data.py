@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from convrec.data.revisions import diff
+from convrec.project.atomic import restored_on_error
 from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import change_params
@@ -48,7 +49,10 @@ def _tracked() -> tuple[list[str], list[str], bool]:
 def update_imports() -> None:
     """Update imported data (`dvc import`, `dvc import-url`) from their sources."""
     if imports := _tracked()[0]:
-        _dvc("update", *imports)
+        with ExitStack() as files:
+            for name in imports:
+                files.enter_context(restored_on_error(Path(name)))
+            _dvc("update", *imports)
 
 
 @task(task_run_name="export recorded feedback", **RETRIES)
@@ -112,14 +116,16 @@ def periods(test_period: str, today: date | None = None) -> tuple[Period, Period
 
 
 @task(task_run_name="test period {period}")
-def set_test_period(period: str) -> None:
+def set_test_period(period: str) -> str | None:
     """Change params.yaml to test on a period, and to validate on the period before (see `periods`).
 
-    Raises `InputError` for an invalid period, or if the parameters do not allow it.
+    Returns what `undo_change` takes. Raises `InputError` for an invalid period, or if the parameters do not allow it.
     """
     validation, test = periods(period)
-    changed = change_params([f"data.validation_period={validation}", f"data.test_period={test}"])
-    get_run_logger().info(changed, extra=SHOWN)
+    settings = [f"data.validation_period={validation}", f"data.test_period={test}"]
+    changed = change_params(settings)
+    get_run_logger().info("params.yaml has %s", ", ".join(settings), extra=SHOWN)
+    return changed
 
 
 @task(task_run_name="changes since {since}")

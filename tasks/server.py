@@ -1,16 +1,31 @@
-"""The shared Prefect server of PREFECT_API_URL, and its limit of GPU work."""
+"""The Prefect server: the shared one of PREFECT_API_URL with its limit of GPU work, or a run's temporary one."""
 
-from contextlib import AbstractContextManager, nullcontext
+import secrets
+import shutil
+import sqlite3
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.concurrency.sync import concurrency
 from prefect.logging import get_run_logger
-from prefect.settings import PREFECT_API_URL
+from prefect.runtime import flow_run
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    PREFECT_SERVER_API_AUTH_STRING,
+    temporary_settings,
+)
+from prefect.states import Crashed
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError, NoSpace, Unavailable, causes, is_damaged
+from convrec.project.redaction import redact
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server, which `make deploy` creates
+_FREE, _PATIENCE = 32 * 2**20, 10.0  # bytes and seconds that the temporary server needs for its database
 _LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
 
 
@@ -21,7 +36,7 @@ def check_server() -> None:
     """
     if not PREFECT_API_URL.value():  # each run has a temporary one
         return
-    address = f"PREFECT_API_URL = {PREFECT_API_URL.value()!r}"
+    address = f"PREFECT_API_URL = {redact(PREFECT_API_URL.value())!r}"
     try:
         with get_client(sync_client=True) as client:
             client.api_version()
@@ -30,7 +45,64 @@ def check_server() -> None:
     except httpx.HTTPError as error:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
             raise InputError(f"{address} rejects this user; set PREFECT_API_AUTH_STRING to USER:PASSWORD") from None
-        raise Unavailable(f"{address} does not answer ({str(error)[:120]}); start it, or unset the variable") from None
+        reason = redact(str(error))[:120]
+        raise Unavailable(f"{address} does not answer ({reason}); start it, or unset the variable") from None
+
+
+def private_server() -> AbstractContextManager[object]:
+    """Let the temporary Prefect server ask for a login, which only this run knows; do nothing with a shared server.
+
+    Without it, any web page that a browser on this machine shows could read logs and cancel runs. Raises `NoSpace`,
+    `Unavailable` or `InputError` if the server cannot use its database.
+    """
+    if PREFECT_API_URL.value():
+        return nullcontext()
+    _check_database(PREFECT_HOME.value())
+    login = f"flow:{secrets.token_urlsafe()}"
+    return temporary_settings({PREFECT_SERVER_API_AUTH_STRING: login, PREFECT_API_AUTH_STRING: login})
+
+
+def _check_database(home: Path) -> None:
+    """Check that the temporary server can write its database; Prefect would otherwise start it for ever."""
+    home.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(home).free < _FREE:
+        raise NoSpace(f"{home}: less than {_FREE / 2**20:.0f} MB are free for Prefect's database; free some space")
+    database = home / "prefect.db"
+    try:
+        if database.exists():
+            with closing(sqlite3.connect(database, _PATIENCE)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        if is_damaged(error):
+            raise InputError(f"{database}: damaged ({error}); remove it: it only has the history of runs") from None
+        raise Unavailable(f"{database}: {error}; end the process that uses it, then start again") from None
+
+
+def server_failure(error: BaseException) -> Unavailable | None:
+    """Return the error to report if Prefect's server failed, as it does with a full disk; None for another cause."""
+    for one in causes(error):
+        if isinstance(one, httpx.HTTPError) or "ephemeral Prefect API server" in str(one):
+            place = redact(PREFECT_API_URL.value() or f"its database is in {PREFECT_HOME.value()}")
+            reason = redact(" ".join(str(one).split()))[:200]
+            return Unavailable(
+                f"Prefect's server failed ({reason}; {place}); free space there, or end the process that locks the "
+                "database, then start again: finished work is kept"
+            )
+    return None
+
+
+def end_left_runs() -> None:
+    """Mark the runs that killed flows left as running in this folder's own history as crashed; call it in its lock.
+
+    A shared server does so by an automation.
+    """
+    if PREFECT_API_URL.value() or PREFECT_HOME.value() != Path(".prefect").absolute():
+        return
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    with get_client(sync_client=True) as client:
+        for left in client.read_flow_runs(flow_run_filter=running):
+            if str(left.id) != flow_run.get_id():
+                client.set_flow_run_state(left.id, Crashed(message="its process was killed"), force=True)
 
 
 def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:

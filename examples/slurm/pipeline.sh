@@ -66,6 +66,7 @@ for stage in data demonstrations base_model; do
     on_first_node examples/node.sh "$stage"
 done
 on_all_nodes sft
+on_first_node examples/node.sh guidance
 if [ -n "$VLLM_NODE" ]; then
     srun --nodes=1 --ntasks=1 --nodelist="$VLLM_NODE" \
         convrec vllm-server --training --model models/sft --host 0.0.0.0 --port 8000 --batch-size 256 &

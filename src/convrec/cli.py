@@ -20,6 +20,7 @@ from convrec.project.errors import (
     outside_cause,
 )
 from convrec.project.machine import keep_freed_memory, limit_threads, quiet_libraries
+from convrec.project.redaction import redact
 from convrec.project.text import is_clean
 from convrec.training.launch import LOG, end_with_parent, is_supervised, rank_process
 
@@ -121,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         reported = error if exit_status(error) else outside_cause(error)
         if reported is None:
             raise
-        print(f"{name}: {reported}", file=sys.stderr)
+        print(f"{name}: {redact(str(reported))}", file=sys.stderr)
         sys.exit(exit_status(reported))
     if status is not None:
         sys.exit(status)

@@ -120,6 +120,14 @@ def test_what_users_accept_is_recorded_at_the_simulated_time(model, recorder, ur
     assert waited.is_between(timedelta(0), timedelta(minutes=2)).all()
 
 
+def test_an_error_does_not_show_the_password_of_the_service(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    with pytest.raises(SystemExit, match="^http://[*]{3}@127.0.0.1:9/?: no answer") as ended:
+        main(["--url", "http://me:s3cret@127.0.0.1:9", "--start", str(DAY), "--users", "1", "--days", "1"])
+    assert "s3cret" not in str(ended.value)
+
+
 def test_weeks_are_counted_from_the_first_day():
     times = [datetime(2022, 1, 3, tzinfo=UTC) + timedelta(days=n) for n in (0, 6, 6, 7)]
     visits = pl.DataFrame(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ class Reply:
     content_type: str = "application/json"
     lacks: int = 0
     hangs: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Decision = Reply | Callable[[Asked], Reply]
@@ -108,6 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.content_type)
         self.send_header("Content-Length", str(len(reply.body) + reply.lacks))
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
         self.send_header("retry-after-ms", "1")  # after an error, the client may try again at once
         self.end_headers()
         self.wfile.write(reply.body)

@@ -1,5 +1,6 @@
 """Chat calls against a real HTTP endpoint on this machine: what is sent, kept, counted and refused."""
 
+import gzip
 import json
 import logging
 import os
@@ -187,6 +188,33 @@ def test_a_refused_prompt_or_an_unusable_answer_fails_alone_and_is_asked_again_i
     assert (
         "judge: 8 of 8 answered (7 from the cache), 0 failed, 0 cut at max_completion_tokens, 12 tokens" in caplog.text
     )
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_is_read_up_to_a_limit(connect, monkeypatch, caplog, status):
+    monkeypatch.setattr(chat, "MAX_BODY", 1000)
+    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+    with ChatServer([Reply(b" " * 1001, status=status)]) as server:
+        client = connect(server, max_failed=1.0, max_concurrency=1)
+        assert client.ask(ASKED_FOR[:2], "judge") == [None, ANSWERS[1]]
+    assert "the answer has more than 1,000 bytes" in caplog.text
+
+
+def test_an_answer_is_not_decompressed(connect):
+    body = gzip.compress(answered(SimpleNamespace(prompt=ASKED_FOR[0])).body)
+    with ChatServer([Reply(body, headers={"Content-Encoding": "gzip"})]) as server:
+        assert connect(server, max_failed=1.0).ask(ASKED_FOR[:1], "judge") == [None]
+        assert server.asked[0].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_a_redirect_takes_no_prompt_elsewhere(connect, status):
+    with ChatServer() as other:
+        moved = Reply(status=status, headers={"Location": f"{other.url}/chat/completions"})
+        message = f"base_url = .* refuses .*it redirects to {other.url}"
+        with ChatServer([moved]) as server, pytest.raises(InputError, match=message):
+            connect(server, max_failed=1.0, max_concurrency=1).ask(ASKED_FOR, "judge")
+        assert len(server.asked) == 1 and not other.asked
 
 
 def test_an_unreachable_server_fails_the_prompts_and_is_named(connect, monkeypatch):

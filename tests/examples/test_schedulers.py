@@ -17,6 +17,7 @@ from prefect_kubernetes.worker import KubernetesWorkerJobConfiguration
 from ruamel.yaml import YAML
 from simple_slurm import Slurm
 
+from convrec import __version__
 from convrec.cli import load_commands
 from convrec.pipeline.commands.stage import STAGES
 from convrec.project.errors import EXIT_BAD_INPUT, EXIT_NO_SPACE
@@ -49,7 +50,8 @@ def test_slurm_knows_the_options():
 
 
 def test_the_job_runs_every_stage_in_order():
-    found = re.findall(r"for stage in ([a-z_ ]+);|^on_all_nodes (\w+)$", PIPELINE.read_text(), re.MULTILINE)
+    line = r"for stage in ([a-z_ ]+);|^on_\w+_nodes? (?:examples/node.sh )?(\w+)$"
+    found = re.findall(line, PIPELINE.read_text(), re.MULTILINE)
     assert tuple(" ".join(map("".join, found)).split()) == STAGES
 
 
@@ -78,10 +80,20 @@ def test_the_work_pool_makes_jobs_that_fit_the_schemas_with_a_flow_run_s_values(
     kubernetes_validate.validate(manifest, VERSION, strict=True)
     (container,) = pod["containers"]
     assert {"name": "PREFECT_CLIENT_MAX_RETRIES", "value": "12"} in container["env"]
-    assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "8", "memory": "64Gi"}}
+    _check_hardened(pod)
     (claim,) = _manifests("storage.yaml")
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "emptyDir" not in volume]
     assert claims == [claim["metadata"]["name"]]
+
+
+def _check_hardened(pod: dict) -> None:
+    """Pods keep to the restricted Pod Security Standard and a limit of memory; their image has a version."""
+    assert pod["securityContext"]["runAsNonRoot"] and not pod["automountServiceAccountToken"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert "memory" in container["resources"]["limits"] and container["image"].endswith(f":{__version__}")
 
 
 @pytest.mark.parametrize("name", ["storage.yaml", "training.yaml"])
@@ -93,6 +105,7 @@ def test_the_manifests_fit_the_schemas(name):
 def test_the_pods_of_a_job_are_the_nodes_of_a_launch():
     service, job = _manifests("training.yaml")
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    _check_hardened(pod)
     (container,) = pod["containers"]
     variables = {entry["name"]: entry.get("value", "1") for entry in container["env"]}
     assert read_nodes(variables) == Nodes(2, 1, "convrec-training-0.convrec-nodes", 29_500)

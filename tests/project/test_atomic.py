@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from convrec.project.atomic import check_target, replaced, write_text
+from convrec.project.atomic import check_target, replaced, restored_on_error, write_text
 from convrec.project.errors import InputError
 
 
@@ -53,6 +53,12 @@ def test_a_folder_is_refused_and_stays(tmp_path):
         write_text(tmp_path, "lists")
 
 
+@pytest.mark.parametrize("path", ["/proc/lists.csv", "/proc/new/lists.csv"])
+def test_a_place_without_new_files_is_refused(path):
+    with pytest.raises(InputError, match=f"^{path}: no file can be made there; choose another path$"):
+        write_text(Path(path), "lists")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
     path = tmp_path / "out"
@@ -61,3 +67,17 @@ def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
         new.write_text("half of")
         raise error
     assert path.read_text() == "before" and _names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("before", ["before", None])
+def test_a_file_written_in_place_is_restored_after_an_error_alone(tmp_path, before):
+    path = tmp_path / "out"
+    if before:
+        path.write_text(before)
+    with pytest.raises(KeyboardInterrupt), restored_on_error(path):
+        path.write_text("half of")
+        raise KeyboardInterrupt
+    assert (path.read_text() if before else path.exists()) == (before or False)
+    with restored_on_error(path):
+        path.write_text("after")
+    assert path.read_text() == "after" and _names(tmp_path) == ["out"]

@@ -23,6 +23,9 @@ def test_other_variables_and_short_values_are_not():
     [
         ("http://user:pass@host:5000/x", "http://***@host:5000/x"),
         ("postgresql://me@db/mlflow and s3://k:v@b", "postgresql://***@db/mlflow and s3://***@b"),
+        ("postgresql://me:p@ss/w@rd@db/mlflow, s3://b", "postgresql://***@db/mlflow, s3://b"),
+        ("https://host/?token=abc&n=1 &api_key=x#a", "https://host/?token=***&n=1 &api_key=***#a"),
+        ("https://host/?keyword=heat&tokens=3", "https://host/?keyword=heat&tokens=3"),
         ("https://host/a@b mail a@b.c", "https://host/a@b mail a@b.c"),
     ],
 )

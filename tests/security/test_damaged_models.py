@@ -72,12 +72,15 @@ _NORM = "model.norm.weight"
         (_edit(_INDEX, lambda value: value.pop("weight_map")), "weight_map"),
         (_weights(lambda tensors: tensors.pop(_NORM, None)), _NORM),
         (_weights(lambda tensors: _NORM in tensors and tensors.update({_NORM: torch.ones(7)})), _NORM),
+        (_weights(lambda tensors: _NORM in tensors and tensors[_NORM].fill_(torch.nan)), f"{_NORM} has inf or NaN"),
+        (_edit("config.json", lambda value: value.update(_attn_implementation="other/kernel")), "'other/kernel'"),
+        (_edit("config.json", lambda value: value.update(attn_implementation={"": "a/b"})), "'a/b'"),
         (lambda folder: (folder / "tokenizer.json").write_bytes(b"{}"), ""),
         (_write("tokenizer_config.json", b"[]"), ""),
         (lambda folder: [path.unlink() for path in folder.glob("tokenizer*")], "lacks tokenizer_config.json"),
         (_edit("config.json", lambda value: value.update(vocab_size=100)), "tokens, its config.json 100"),
     ],
-    ids=range(16),
+    ids=range(19),
 )
 def test_a_damaged_folder_is_told(damage, words, model, tmp_path):
     folder = shutil.copytree(model, tmp_path / "model")

@@ -91,6 +91,7 @@ def test_a_server_gives_the_lists_of_the_recommender(stand_in, decoder):
     ("change", "words"),
     [
         ({"status": 500}, "told to fail"),
+        ({"status": 307}, "told to fail"),
         ({"status": 401}, "told to fail.*; VLLM_API_KEY must be that of the server"),
         ({"is_cut": True}, "it has stopped in the middle of a list"),
         ({"name": "convrec-other"}, "no such model"),

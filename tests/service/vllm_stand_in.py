@@ -74,6 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = b"{" if self.stand_in.is_garbled else json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        self.send_header("Location", f"/elsewhere{self.path}")  # followed by none
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)

@@ -1,5 +1,6 @@
 """One stage by `dvc repro`: which stages a flow runs, how they fail, and other processes of DVC."""
 
+import errno
 import json
 import os
 
@@ -9,7 +10,7 @@ from dvc.repo import Repo
 from dvc.rwlock import rwlock
 from prefect.logging import disable_run_logger
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError, NoSpace, Unavailable
 from tasks.command import StageFailed
 from tasks.dvc_stage import choose_stages, reproduce, run_stage, stages
 from tests.small_project import make_project, run_in, set_params
@@ -97,3 +98,27 @@ def test_a_holder_of_an_earlier_container_is_forgotten(folder):
     before = psutil.Process(1).create_time() - 1
     os.utime(holders, (before, before))
     assert reproduce("make") == 0
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"read": 3}', b"\xff"])
+def test_a_damaged_list_of_holders_is_told(folder, content):
+    (folder / ".dvc" / "tmp" / "rwlock").write_bytes(content)
+    with pytest.raises(InputError, match="^.dvc/tmp/rwlock: damaged; remove it while no DVC process works here$"):
+        reproduce("make")
+
+
+def test_a_full_disk_leaves_dvc_lock_as_it_was(folder, monkeypatch, caplog):
+    assert reproduce("make") == 0
+    before = (folder / "dvc.lock").read_bytes()
+
+    def cut(_data: object, stream) -> None:
+        stream.write("schema: '2.0'\nstages:\n  ma")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("dvc.utils.serialize._yaml._dump", cut)
+        with pytest.raises(NoSpace, match="make: dvc repro: the disk is full"):
+            reproduce("make", force=True)
+    assert (folder / "dvc.lock").read_bytes() == before and not list(folder.glob(".*.before"))
+    assert "dvc.lock: restored as it was before the error" in caplog.messages
+    assert [stage.name for stage in stages()] == ["make"] and reproduce("make") == 0

@@ -43,6 +43,23 @@ def test_an_import_is_updated_from_its_source(project):
     assert (project / "data" / "dump.jsonl").read_text() == "one\ntwo\n"
 
 
+def test_an_update_that_fails_leaves_the_dvc_file_as_it_was(project, monkeypatch):
+    source = project.parent / "dump.jsonl"
+    source.write_text("one\n")
+    run_in(project, "dvc", "import-url", str(source), "data/dump.jsonl")
+    file = project / "data" / "dump.jsonl.dvc"
+    before = file.read_text()
+
+    def fail(*_: str) -> None:
+        file.write_text(before[:20])  # cut by a full disk
+        raise InputError("dvc update failed")
+
+    monkeypatch.setattr("tasks.raw_data._dvc", fail)
+    with disable_run_logger(), pytest.raises(InputError):
+        update_imports.fn()
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("tracked", ["add", "import"])
 def test_what_is_missing_comes_from_the_default_remote_as_it_was(project, tracked):
     source, data = project.parent / "dump.jsonl", project / "data" / "dump.jsonl"

@@ -7,9 +7,11 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import httpx2
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.project.errors import InputError
@@ -21,6 +23,7 @@ TIMEOUT_SECONDS, MAX_RETRIES = 60.0, 5  # of one call; the SDK waits longer befo
 REPORT_EVERY = 10.0  # seconds
 KEYLESS = "none"  # sent to endpoints that need no key; the SDK requires one
 DETAIL_LENGTH = 200  # characters of an endpoint's own words
+MAX_BODY = 16 * 2**20  # bytes of an answer as it is sent
 CHARACTERS_PER_TOKEN = 3  # a cautious estimate: English has about 4
 # What the prompts of a purpose took: `cached`, `failed` and `cut` count prompts, `calls` those sent and answered. `cut`
 # are the answers that ended at max_completion_tokens.
@@ -53,6 +56,31 @@ def read_reply(body: str, prompt: str) -> ChatAnswer | None:
 def _shown(text: str) -> str:
     # Redacted first: a cut through the key would leave its half.
     return " ".join(redact(text).split())[:DETAIL_LENGTH]
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response; raises `httpx2.ReadError` after `MAX_BODY` bytes."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream):
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._stream:
+            size += len(part)
+            if size > MAX_BODY:
+                raise httpx2.ReadError(f"the answer has more than {MAX_BODY:,} bytes")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Limit what is read of a response. It is not decompressed: a few bytes could become gigabytes."""
+    response.headers.pop("content-encoding", None)
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Bounded(response.stream)
 
 
 @dataclass
@@ -186,8 +214,11 @@ class ChatClient:
                     response = await client.chat.completions.with_raw_response.create(**sent)
                 except openai.APIError as error:  # kept as text: the causes of the SDK's errors may hold the key
                     fault = _shown(f"{error} ({error.__cause__})" if error.__cause__ else str(error))
-                    if isinstance(error, openai.APIStatusError) and error.status_code in (401, 403, 404):
-                        ask.stopped = ask.stopped or self._refusal(fault)
+                    if isinstance(error, openai.APIStatusError):
+                        if target := error.response.headers.get("location"):
+                            fault = _shown(f"it redirects to {target}")
+                        if target or error.status_code in (401, 403, 404):
+                            ask.stopped = ask.stopped or self._refusal(fault)
                     ask.fail(prompt, fault, self.max_failed)
                     continue
                 answer = read_reply(response.text, prompt)
@@ -199,8 +230,12 @@ class ChatClient:
                 ask.tally.update(calls=1, **took)
                 ask.take(prompt, answer)
 
-        options: dict[str, Any] = {"max_retries": MAX_RETRIES, "timeout": TIMEOUT_SECONDS}
-        async with openai.AsyncOpenAI(api_key=self._key or KEYLESS, base_url=self.base_url, **options) as client:
+        options: dict[str, Any] = {"max_retries": MAX_RETRIES, "timeout": TIMEOUT_SECONDS, "base_url": self.base_url}
+        options["default_headers"] = {"Accept-Encoding": "identity"}
+        # A redirect would send the prompts to a place that the user has not named.
+        hooks: dict[str, Any] = {"response": [_bound]}
+        options["http_client"] = openai.DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks)
+        async with openai.AsyncOpenAI(api_key=self._key or KEYLESS, **options) as client:
             await asyncio.gather(*(work() for _ in range(min(self.max_concurrency, len(pending)))))
 
     def _refusal(self, fault: str) -> str:

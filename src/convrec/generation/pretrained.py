@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from convrec.project.errors import InputError, outside_cause
 
+_ATTENTION = (None, "eager", "sdpa")  # of transformers itself; for others it can load kernels from the hub
 _DOWNLOAD = "download it again, or use another model"
 
 
@@ -45,20 +46,32 @@ def refusals(source: str | Path, parameter: str = "base_model.trust_remote_code"
 
 
 def load_config(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
-    """Return the configuration of a Hugging Face name or folder; raises `InputError` where it takes other code."""
+    """Return the configuration of a Hugging Face name or folder.
+
+    Raises `InputError` where it takes other code: that of its repository, or attention kernels of the hub.
+    """
     with refusals(source):
-        return AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    parts = [config, *(part for name in config.sub_configs if (part := getattr(config, name, None)) is not None)]
+    if other := next((name for part in parts if (name := part._attn_implementation) not in _ATTENTION), None):
+        raise InputError(
+            f"{source}: its config.json chooses the attention {other!r:.100}, which may load code from the hub; remove "
+            "_attn_implementation from it"
+        )
+    return config
 
 
 def load_model(source: str | Path, *, trust_remote_code: bool = False, **options: Any) -> Any:
     """Return the model of a Hugging Face name or folder; `options` are those of `from_pretrained`.
 
-    Raises `InputError` where there are no safetensors, where one of its files is damaged or tensors are missing, and
-    where its code lies beside them and is not trusted.
+    Raises `InputError` where there are no safetensors, where one of its files is damaged, tensors are missing, inf or
+    NaN, and where it takes code that is not trusted.
     """
     from transformers import AutoModelForCausalLM  # noqa: PLC0415  (10 s to import)
 
     loader: Any = AutoModelForCausalLM
+    pinned = {name: options[name] for name in ("revision",) if name in options}
+    load_config(source, trust_remote_code=trust_remote_code, **pinned)  # no kernels of the hub
     options |= {"use_safetensors": True, "trust_remote_code": trust_remote_code}
     with refusals(source):
         model, found = loader.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
@@ -68,6 +81,8 @@ def load_model(source: str | Path, *, trust_remote_code: bool = False, **options
         raise InputError(f"{source}: its weights do not fit its config.json ({name} is {wanted}); {_DOWNLOAD}")
     if missing := sorted(found["missing_keys"]):  # transformers would initialize them at random
         raise InputError(f"{source}: its weights lack {missing[0]} ({len(missing)} tensors in all); {_DOWNLOAD}")
+    if bad := next((name for name, weight in model.state_dict().items() if not weight.isfinite().all()), None):
+        raise InputError(f"{source}: its weights are damaged ({bad} has inf or NaN); {_DOWNLOAD}")
     return model
 
 

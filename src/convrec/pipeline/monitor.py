@@ -12,6 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.registry.model_card import TEST_TAG
@@ -32,6 +33,8 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
     The report is `runs/monitoring.html`; it is also an artifact of an MLflow run, with the figures as its metrics.
     `feedback` is the URL of the database. Raises `InputError` if settings, data or feedback are missing.
     """
+    if until.year < 1970:
+        raise InputError(f"until = {until.date()}: give a day from 1970 on")
     settings, seed = load_monitoring(paths.root), params.common.seed
     paths.require_split("train")
     embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=params.common.device)

@@ -1,4 +1,4 @@
-"""Removes secrets from records: values of secret environment variables, and credentials in URIs."""
+"""Removes secrets from records and errors: values of secret environment variables, and credentials in URIs."""
 
 import os
 import re
@@ -8,7 +8,9 @@ from typing import Any
 MASK = "***"
 _SECRET_NAMES = ("_KEY", "_TOKEN", "_PASSWORD", "_SECRET", "_AUTH_STRING")
 _SHORTEST = 6  # characters; shorter values occur in too many ordinary words
-_CREDENTIALS = re.compile(r"://[^/\s@'\"]+@")
+# The user of a URI and its password, which may itself have @ and / in it; else the user alone.
+_CREDENTIALS = re.compile(r"""://(?:[^/\s@'":]*:[^\s'"]*|[^/\s@'"]+)@""")
+_PARAMETERS = re.compile(r"""(?i)([?&][\w-]*(?:token|password|secret|api_?key|access_?key|signature)=)[^&\s'"#]+""")
 
 
 def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str]:
@@ -19,7 +21,7 @@ def redactor(environment: Mapping[str, str] = os.environ) -> Callable[[str], str
     secrets = re.compile("|".join(map(re.escape, longest_first))) if values else None
 
     def redact_text(text: str) -> str:
-        text = _CREDENTIALS.sub(f"://{MASK}@", text)
+        text = _PARAMETERS.sub(rf"\1{MASK}", _CREDENTIALS.sub(f"://{MASK}@", text))
         return secrets.sub(MASK, text) if secrets else text
 
     return redact_text

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from convrec.project.atomic import write_text
 from convrec.project.errors import exit_status, outside_cause
+from convrec.project.redaction import redact
 
 _MESSAGE = 2000  # characters
 _SECONDS = 1.0  # minimum time between two writes of progress
@@ -57,7 +58,7 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
         reported = error if exit_status(error) else outside_cause(error)
         message = str(reported) if reported else f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the disk may be full
-            writer.update(state="failed", message=message[:_MESSAGE])
+            writer.update(state="failed", message=redact(message)[:_MESSAGE])
         raise
     finally:
         log.removeHandler(writer)

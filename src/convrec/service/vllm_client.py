@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI, OpenAIError, Timeout
+from openai import DefaultAsyncHttpxClient as AsyncHttp
+from openai import DefaultHttpxClient as Http
 from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
@@ -77,7 +79,9 @@ class ServerDecoder:
         # One retry, also of a connection that the server closes just then; the service limits the time of a request.
         timeout = Timeout(None, connect=_CONNECT_SECONDS)
         options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": os.environ.get(KEY) or "none", "max_retries": 1}
-        self._client, self._blocking = AsyncOpenAI(**options, timeout=timeout), OpenAI(**options, timeout=timeout)
+        # A redirect would send conversations to another server.
+        self._client = AsyncOpenAI(**options, timeout=timeout, http_client=AsyncHttp(follow_redirects=False))
+        self._blocking = OpenAI(**options, timeout=timeout, http_client=Http(follow_redirects=False))
         self._check()
 
     async def complete(self, asked: Prepared) -> TokenIds:

@@ -43,6 +43,19 @@ def test_a_profile_that_is_not_there_is_told(tmp_path):
         profiles.compose("embedded", [], tmp_path / "profiles")
 
 
+def test_a_change_is_undone_unless_somebody_has_edited_the_file_since(project):
+    profiles.apply_profile("embedded", [])
+    before = (project / "params.yaml").read_text()
+    assert profiles.change_params(["common.seed=17"]) is None and not profiles.undo_change(None), "the value it has"
+    changed = profiles.change_params(["common.seed=3"])
+    assert load_params().common.seed == 3 and profiles.undo_change(changed)
+    assert (project / "params.yaml").read_text() == before
+    changed = profiles.change_params(["common.seed=3"])
+    edited = changed + "# mine\n"
+    (project / "params.yaml").write_text(edited)
+    assert not profiles.undo_change(changed) and (project / "params.yaml").read_text() == edited
+
+
 @pytest.mark.parametrize("setting", ["data.pth=x", "data.path", "common.seed=many"])
 def test_bad_settings_change_nothing(project, setting):
     with pytest.raises(InputError, match="^profile embedded: common.seed|^--set data"):

@@ -7,8 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from mlflow.exceptions import MlflowException
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError, NoSpace, Unavailable, exit_status
 from convrec.registry import tracking
 from convrec.registry.tracking import store
 from convrec.registry.tracking.store import LOCAL_FOLDER
@@ -35,11 +36,21 @@ def refusing(request):
     server.shutdown()
 
 
-@pytest.mark.parametrize("refusing", [401, 403], indirect=True)
-def test_a_server_that_refuses_the_user_is_bad_input(refusing, project, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
-    with pytest.raises(InputError, match="rejects this user .*MLFLOW_TRACKING_USERNAME"):
+@pytest.mark.parametrize(
+    ("refusing", "message"),
+    [(401, "rejects this user .*; set MLFLOW_TRACKING_USERNAME and"), (403, "denies access .*; correct the name of ")],
+    indirect=["refusing"],
+)
+def test_a_server_that_refuses_the_user_is_bad_input(refusing, message, project, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{refusing}/?token=s3cret")
+    with pytest.raises(InputError, match=message) as error:
         tracking.connect()
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_full_disk_is_told_as_such(project):
+    error = MlflowException("(sqlite3.OperationalError) database or disk is full [SQL: INSERT INTO runs]")
+    assert isinstance(store.store_error(error), NoSpace) and exit_status(store.store_error(error)) == 74
 
 
 @pytest.mark.parametrize("refusing", [500, 503], indirect=True)

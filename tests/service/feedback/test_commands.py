@@ -75,7 +75,7 @@ def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
         (["prune"], 2, "--days"),
         (["export", "x.csv", "--since", "May"], 2, 'for --since: unable to convert "May" into datetime'),
         (["export", "x.txt"], 2, "x.txt: the ending '.txt' is unknown; give one of .parquet, .csv, .jsonl"),
-        (["status", "--feedback", "feedback.jsonl"], 2, "feedback database 'feedback.jsonl' is not a URL"),
+        (["status", "--feedback", "feedback.jsonl"], 2, "feedback database 'feedback.jsonl' is not a valid URL"),
         (["status", "--feedback", "postgresql://127.0.0.1:9/x"], 75, "is unavailable"),
     ],
 )

@@ -5,9 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.event import listen
+from sqlalchemy.exc import IntegrityError
 
-from convrec.project.errors import InputError, Unavailable
+from convrec.project.errors import InputError, NoSpace, Unavailable
 from convrec.service.feedback import FeedbackStore, Shown, feedback_url
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import NOON
@@ -140,11 +142,46 @@ def test_urls_that_cannot_be_are_refused(url):
         FeedbackStore(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:s3cret@db:port/feedback", "***@db:port/feedback"),
+        ("postgresql//me:s3c@ret@db/feedback", "***@db/feedback"),
+        ("postgresql://me:s3cret@[::1/feedback", "***@[::1/feedback"),
+        ("nosuch://me:s3cret@db/feedback", "***@db/feedback"),
+        ("postgresql+asyncpg://me:s3cret@db/feedback", "postgresql+asyncpg://***@db/feedback"),
+        ("sqlite+aiosqlite:///feedback.db?token=s3cret", "?token=***"),
+    ],
+)
+def test_a_malformed_url_is_told_without_its_password(url, shown):
+    with pytest.raises(InputError, match="is not (a valid URL|supported); give sqlite:///FILE or") as error:
+        FeedbackStore(url)
+    assert shown in str(error.value) and "token=s3cret" not in str(error.value) and ":s3c" not in str(error.value)
+
+
 def test_a_server_that_is_away_is_unavailable_and_its_password_is_not_shown():
     store = FeedbackStore("postgresql://u:secret@127.0.0.1:9/db")
-    with pytest.raises(Unavailable, match=r"postgresql://u:\*\*\*@127.0.0.1:9/db is unavailable") as caught:
+    with pytest.raises(Unavailable, match=r"postgresql://\*\*\*@127.0.0.1:9/db is unavailable") as caught:
         store.counts()
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_server_that_rejects_the_password_is_bad_input(postgres_url):
+    wrong = make_url(postgres_url).set(password="wr0ng").render_as_string(hide_password=False)
+    with closing(FeedbackStore(wrong)) as store, pytest.raises(InputError, match="rejects this user .*; corr") as error:
+        store.counts()
+    assert "wr0ng" not in str(error.value)
+
+
+def test_a_full_disk_is_told_and_what_records_say_is_no_error_of_the_database(tmp_path, answer):
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
+        store.counts()
+        listen(store._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 1"))
+        with pytest.raises(NoSpace, match="the disk is full .database or disk is full.; free some space"):
+            store.write([answer("heat", user_id="x" * 100_000)], [])
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/other.db")) as store, pytest.raises(IntegrityError):
+        store.write([replace(answer("heat"), latency_seconds=None, user_id="no such table")], [])
 
 
 def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path, monkeypatch, answer):

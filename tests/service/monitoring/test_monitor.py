@@ -85,6 +85,7 @@ def test_mistakes_in_monitoring_yaml_are_told(project, cli, change, message):
 
 
 def test_what_is_missing_is_told(project, cli, tmp_path, monkeypatch):
+    assert "until = 0001-01-01: give a day from 1970 on" in cli("monitor", "--until", "0001-01-01").err
     assert "none.db: no feedback was recorded" in cli("monitor", "--feedback", "sqlite:///none.db").err
     (tmp_path / "params.yaml").write_bytes(Path("params.yaml").read_bytes())
     monkeypatch.chdir(tmp_path)

@@ -68,12 +68,22 @@ def apply_profile(name: str, settings: list[str]) -> str:
     return f"params.yaml is profile {name} already"
 
 
-def change_params(settings: list[str]) -> str:
-    """Change params.yaml by `KEY=VALUE`, comments kept, and return a message. Raises `InputError` as `compose` does."""
+def change_params(settings: list[str]) -> str | None:
+    """Change params.yaml by `KEY=VALUE`, comments kept, and return its new text; None if it has these values already.
+
+    Raises `InputError` as `compose` does.
+    """
     params = read_yaml(TARGET, keep_comments=True)
     _set(params, settings)
-    _write(params, str(TARGET))
-    return f"params.yaml has {', '.join(settings)}"
+    return TARGET.read_text(encoding="utf-8") if _write(params, str(TARGET)) else None
+
+
+def undo_change(changed: str | None) -> bool:
+    """Undo the last `change_params`, which returned `changed`, unless somebody has edited the file since."""
+    if changed is None or TARGET.read_text(encoding="utf-8") != changed:
+        return False
+    PREVIOUS.replace(TARGET)
+    return True
 
 
 def _write(params: Any, source: str) -> bool:

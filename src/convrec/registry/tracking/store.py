@@ -9,7 +9,7 @@ from filelock import FileLock
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from convrec.project.errors import InputError, Unavailable, is_damaged
+from convrec.project.errors import InputError, NoSpace, Unavailable, is_damaged, outside_cause
 from convrec.project.redaction import redact
 
 LOCAL_FOLDER = Path("mlruns")
@@ -36,8 +36,8 @@ def shown_uri(root: Path = Path()) -> str:
 def connect(root: Path = Path()) -> str:
     """Point MLflow at the store, and return the id of the experiment, which is created if necessary.
 
-    Raises `Unavailable` if the store does not answer, and `InputError` if it rejects this user, the URI is wrong or has
-    credentials, or the local database is damaged.
+    Raises `Unavailable` if the store does not answer, `NoSpace` if its disk is full, and `InputError` if it rejects
+    this user, the URI is wrong or has credentials, or the local database is damaged.
     """
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
@@ -69,14 +69,21 @@ def connect(root: Path = Path()) -> str:
         ) from None
 
 
-def store_error(error: Exception, root: Path = Path()) -> InputError | Unavailable:
+def store_error(error: Exception, root: Path = Path()) -> InputError | NoSpace | Unavailable:
     """Return the error for a store that failed, with the remedy."""
     field, reason = f"{URI_VARIABLE} = {shown_uri(root)!r}", short_message(error)
     if is_damaged(error):
         return InputError(f"{field} is damaged ({reason}); restore it from a backup, or remove it to start a new one")
+    if isinstance(outside := outside_cause(error), NoSpace):
+        return outside
     status = error.get_http_status_code() if isinstance(error, MlflowException) else 500
-    if status in (401, 403):
+    if status == 401:
         return InputError(f"{field} rejects this user ({reason}); set {USER_VARIABLE} and {PASSWORD_VARIABLE}")
+    if status == 403:  # MLflow's answer also for what does not exist
+        return InputError(
+            f"{field} denies access ({reason}); correct the name of what is asked for, or give the user of "
+            f"{USER_VARIABLE} permission"
+        )
     if 400 <= status < 500 and status != 429:
         return InputError(f"{field} cannot be used ({reason}); give an http(s) server, or unset the variable")
     return Unavailable(

@@ -1,6 +1,7 @@
 """The feedback database: its tables, and connections to SQLite or PostgreSQL."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,12 +15,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeDecorator
 
-from convrec.project.errors import InputError, Unavailable, is_damaged
+from convrec.project.errors import InputError, NoSpace, Unavailable, is_damaged, outside_cause
+from convrec.project.redaction import MASK, redact
 
 URL_VARIABLE = "CONVREC_FEEDBACK_URL"
 DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
 _TIMEOUT = 5  # seconds to connect, and to wait for SQLite's lock
 _STATEMENT_MS = 60_000  # PostgreSQL ends a statement after it, so that a hung one does not hold the delivery for ever
+_DRIVERS = {"sqlite": ("pysqlite",), "postgresql": ("psycopg", "psycopg2")}
+_REFUSED = r"authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \S+ does not exist"
 _CREATING = 7_262_337  # PostgreSQL's advisory lock: services that start at once create the tables one after the other
 
 
@@ -101,10 +105,11 @@ def checked_url(url: str) -> sa.URL:
     remedy = f"give sqlite:///FILE or postgresql://... with --feedback or {URL_VARIABLE}"
     try:
         parsed = sa.make_url(url)
-    except ArgumentError:
-        raise InputError(f"feedback database {url!r:.80} is not a URL; {remedy}") from None
-    kind = parsed.get_backend_name()
-    if kind not in ("sqlite", "postgresql") or (kind == "sqlite" and parsed.database in (None, "", ":memory:")):
+        kind, driver = parsed.get_backend_name(), parsed.get_driver_name()
+    except (ArgumentError, ValueError):  # the second: a port that is no number
+        shown = redact(re.sub(r".*@", f"{MASK}@", url, flags=re.DOTALL))
+        raise InputError(f"feedback database {shown!r:.80} is not a valid URL; {remedy}") from None
+    if driver not in _DRIVERS.get(kind, ()) or (kind == "sqlite" and parsed.database in (None, "", ":memory:")):
         raise InputError(f"feedback database {shown_url(parsed)!r:.80} is not supported; {remedy}")
     return parsed
 
@@ -141,15 +146,25 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 @contextmanager
 def transaction(engine: sa.Engine, is_write: bool) -> Iterator[sa.Connection]:
-    """Yield a connection in a transaction. Raises `Unavailable` if the database is away, `InputError` if damaged."""
+    """Yield a connection in a transaction.
+
+    Raises `Unavailable` if the database is away, `NoSpace` if its disk is full, and `InputError` if it is damaged or
+    rejects the user.
+    """
     database = f"feedback database {shown_url(engine.url)}"
     try:
         with engine.connect().execution_options(is_write=is_write) as connection, connection.begin():
             yield connection
     except DBAPIError as error:
-        reason = " ".join(str(error.orig).split())[:200]
-        if is_damaged(error):
+        cause = error.orig or error  # the error's own text quotes records
+        reason = " ".join(str(cause).split())[:200]
+        if is_damaged(cause):
             raise InputError(f"{database} is damaged ({reason}); restore a backup") from error
+        if isinstance(outside := outside_cause(cause), NoSpace):
+            raise outside from error
+        if re.search(_REFUSED, reason):
+            remedy = f"correct user, password and database in --feedback or {URL_VARIABLE}"
+            raise InputError(f"{database} rejects this user ({reason}); {remedy}") from error
         if isinstance(error, DataError | IntegrityError):  # of a record; any other keeps the records for later
             raise
         raise Unavailable(f"{database} is unavailable ({reason}); retry later") from error
@@ -180,4 +195,4 @@ def create_tables(engine: sa.Engine) -> None:
 
 def shown_url(url: sa.URL) -> str:
     """Return the URL without its password."""
-    return url.render_as_string(hide_password=True)
+    return redact(url.render_as_string(hide_password=True))

@@ -41,7 +41,7 @@ class FeedbackRecorder:
         self.with_conversations = with_conversations
         self._folder = journal_folder.resolve()
         try:
-            with suppress(Unavailable):
+            with suppress(Unavailable, NoSpace):
                 self._store.connect()
             self._journal = Journal.create(self._folder)
         except OSError as error:

@@ -1,0 +1,39 @@
+"""What a refresh leaves behind."""
+
+import shutil
+
+import pytest
+from prefect.logging import disable_run_logger
+
+import flows.refresh
+from convrec.project.config.params import load_params
+from tasks.command import StageFailed
+from tests.small_project import ROOT
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch, fails):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    before, periods = (tmp_path / "params.yaml").read_text(), []
+
+    def work(_name, before, after_data):
+        before()
+        periods.append(str(load_params().data.test_period))
+        if fails:
+            raise StageFailed("data ended with status 2")
+        return {}
+
+    monkeypatch.setattr("flows.refresh.bring_up_to_date", work)
+    monkeypatch.setattr("flows.refresh.check_folder", lambda: None)
+    for name in ("update_imports", "export_feedback"):
+        monkeypatch.setattr(f"flows.refresh.{name}", lambda: None)
+    monkeypatch.setattr("flows.refresh.set_test_period", flows.refresh.set_test_period.fn)
+    with disable_run_logger():
+        if fails:
+            with pytest.raises(StageFailed):
+                flows.refresh.refresh.fn("2022-10")
+        else:
+            flows.refresh.refresh.fn("2022-10")
+    assert periods == ["2022-10"]
+    assert ((tmp_path / "params.yaml").read_text() == before) == fails

@@ -1,0 +1,64 @@
+"""Prefect's servers: whom the temporary one answers, and what errors of the shared one show."""
+
+import base64
+import sqlite3
+from contextlib import closing
+
+import httpx
+import pytest
+from prefect.server.api.server import create_app
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from starlette.testclient import TestClient
+
+from convrec.project.errors import InputError, NoSpace, Unavailable
+from tasks.server import check_server, private_server, server_failure
+
+
+def test_the_temporary_server_answers_its_run_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    with temporary_settings(restore_defaults={PREFECT_API_URL}), private_server():
+        login = base64.b64encode(PREFECT_API_AUTH_STRING.value().encode()).decode()
+        client = TestClient(create_app(ephemeral=True, ignore_cache=True))  # without its services
+        for path in ("/api/admin/version", "/api/admin/settings"):
+            foreign = client.get(path, headers={"Origin": "https://page.example", "Host": "page.example"})
+            assert foreign.status_code == 401
+            assert client.get(path, headers={"Authorization": f"Basic {login}"}).status_code == 200
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), private_server():
+        assert PREFECT_API_AUTH_STRING.value() is None, "a shared server has its own users"
+
+
+def test_a_database_that_the_temporary_server_cannot_use_is_told_before_it_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.server._PATIENCE", 0.1)
+    with temporary_settings({PREFECT_HOME: tmp_path}, restore_defaults={PREFECT_API_URL}):
+        database = tmp_path / "prefect.db"
+        with closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(Unavailable, match=f"^{database}: database is locked; end the process"):
+                private_server()
+            other.execute("ROLLBACK")
+            private_server()
+        database.write_text("no database " * 100)
+        with pytest.raises(InputError, match=f"^{database}: damaged .*; remove it"):
+            private_server()
+        monkeypatch.setattr("tasks.server._FREE", 2**60)
+        with pytest.raises(NoSpace, match=f"^{tmp_path}: less than .* MB are free"):
+            private_server()
+
+
+def test_a_failure_of_the_server_is_reported_and_no_other_is():
+    request = httpx.Request("POST", "http://127.0.0.1:8000/api/task_runs/")
+    failed = httpx.HTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
+    error = RuntimeError("the state could not be set")
+    error.__cause__ = failed
+    assert str(server_failure(error)).startswith("Prefect's server failed (500; its database is in ")
+    assert isinstance(server_failure(failed), Unavailable) and server_failure(ValueError("500")) is None
+
+
+@pytest.mark.parametrize("url", ["http://me:s3cret@127.0.0.1:9/api", "ftp://me:s3cret@127.0.0.1:9/api"])
+def test_an_error_does_not_show_the_password_of_the_shared_server(url):
+    with (
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises((InputError, Unavailable), match="PREFECT_API_URL = '[a-z]+://[*]{3}@") as error,
+    ):
+        check_server()
+    assert "s3cret" not in str(error.value)
