@@ -134,10 +134,12 @@ def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
-def test_what_is_not_there_is_left_out(tmp_path):
+def test_what_is_not_there_is_left_out(tmp_path, synthetic):
     """Real data without dates, constraint and slices, and trainings too short to log."""
     kept = {"dated": False, "systems": REAL, "without": ("slices",), "empty": ("sft",)}
-    _, html, _, text = _build(tmp_path, report_params("redial"), **kept)
+    _, html, _, text = _build(tmp_path, report_params("redial"), chosen=0, **kept)
+    remark = "; no checkpoint was better, so it was kept."
+    assert remark in text and remark not in synthetic.text
     assert "The data are a simulation" not in text and "oracle" not in text
     assert text.count("undated") == 3  # the splits
     assert "Constrained against free" not in html and "Slices of the test split" not in html

@@ -28,7 +28,7 @@ from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
 from convrec.training.checkpoints import (
     CompletionCallback,
-    best_checkpoint,
+    best_step,
     complete_checkpoints,
     finished_model,
     has_ended,
@@ -114,7 +114,8 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
 def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
-    The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    If no checkpoint is better than the start, the start is written as `checkpoint-0`, and is the best. The folder's
+    `history.jsonl` holds every logged metric, `samples/` some rollouts.
     """
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
@@ -172,8 +173,16 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         with stoppable(trainer, every=config.num_iterations):
             trainer.train(resume_from_checkpoint=str(own) if own else None)
     trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
-    best = best_checkpoint(folder) if config.output_checkpoint == "best" else None
-    return best or complete_checkpoints(folder).popitem()[1]
+    checkpoints = complete_checkpoints(folder)
+    last = max(checkpoints)
+    best = best_step(folder) if config.output_checkpoint == "best" else last
+    if best == 0:
+        logger.warning("no checkpoint has a better validation %s than step 0: the start remains the model", metric)
+        checkpoints[0] = folder / "checkpoint-0"
+        if is_main_process():
+            export_model(Path(start), start, tokenizer, checkpoints[0], common.repetition_penalty, trust)
+        trainer.accelerator.wait_for_everyone()
+    return checkpoints.get(last if best is None else best, checkpoints[last])
 
 
 def find_start(params: Params, paths: Paths) -> str:
