@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Encoding
 
+from convrec.generation.prompts import render
 from convrec.project.errors import InputError
 
 Tokens = tuple[int, ...]
@@ -31,8 +32,18 @@ def generation_prompt(tokenizer: Any) -> str:
     """Return a text after which completions begin: a short chat in the tokenizer's template; "" without a template."""
     if not getattr(tokenizer, "chat_template", None):
         return ""
-    chat = [{"role": "user", "content": "a film"}]
-    return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    return render(tokenizer, [{"role": "user", "content": "a film"}])
+
+
+def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:
+    """Return the tokens of a list that follows `context`, and the end token: what a model is to write.
+
+    Where a token spans the border to the context, they are those of the text alone, as in the constraint.
+    """
+    start, end = len(context), len(context) + len(text)
+    (encoding,) = _encode(tokenizer, [context + text])
+    (own,) = _pieces(encoding, [start, end])
+    return [*(_encode(tokenizer, [text])[0].ids if own is None else own), tokenizer.eos_token_id]
 
 
 def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:

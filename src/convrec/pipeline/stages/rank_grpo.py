@@ -14,7 +14,7 @@ from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.constraint import catalog_trie
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.model_folders import check_model
-from convrec.generation.pretrained import load_config, load_tokenizer, refusals
+from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
@@ -123,8 +123,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     for model in filter(None, (start, config.rewards.model)):
         load_config(model, trust_remote_code=trust)
     tokenizer = load_tokenizer(start, trust_remote_code=trust)
-    if tokenizer.chat_template is None:
-        raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
+    require_chat(tokenizer, f"rank_grpo.start = {config.start!r}")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
@@ -146,6 +145,10 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
             None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
             train_dataset=dataset,
             processing_class=tokenizer,
+            reward_processing_classes=[
+                load_tokenizer(reward, trust_remote_code=trust) if isinstance(reward, str) else None
+                for reward in rewards
+            ],
             callbacks=[history],
             peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         )
