@@ -124,7 +124,7 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     if "rank_grpo_constrained" in systems:
         of_constraint = {"mean": 0.03, "low": 0.02, "high": 0.04, "n": 1234, "p": 0.0005}
         gains["rank_grpo_constrained_over_rank_grpo"] = of_constraint
-    settings = {"shrinkage": 10.0, "nearest": None, "dislike_weight": 0.5}
+    settings = {"shrinkage": 10.0, "nearest": 200, "dislike_weight": 0.5}
     baselines = {
         "popularity": {"settings": {}, f"validation_{headline}": 0.125},
         "item_knn": {"settings": settings, f"validation_{headline}": 0.0625},

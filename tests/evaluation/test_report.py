@@ -168,7 +168,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
     assert "OverRank-GRPO SFT +0.012± 0.013; p = 0.072" in text and "popularity +0.200± 0.050; p < 0.001" in text
     assert "<strong>+0.200</strong>" in html and "<strong>+0.012</strong>" not in html
-    assert "popularity0.125– item-kNN0.062shrinkage 10, nearest all, dislike weight 0.5" in text
+    assert "popularity0.125– item-kNN0.062shrinkage 10, nearest 200, dislike weight 0.5" in text
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
     assert "ground-truth items outside the catalog7keep" in text and "6.25 % of catalog" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):

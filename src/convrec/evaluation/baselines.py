@@ -1,6 +1,7 @@
 """Baselines without a language model, fitted to the training split.
 
-Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split.
+Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split, from ranges
+that widen until the choice is inside.
 """
 
 import datetime
@@ -8,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +16,9 @@ from scipy import sparse
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named, best_items
 from convrec.classical.combine import count_positives, fit_weights, seen_items
-from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
-from convrec.classical.neighbours import Neighbours
+from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
@@ -34,11 +34,25 @@ ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, 
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
 _MONTH_DAYS = 30
 _VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
-_NEIGHBOURS = (25, 50, 100, 200, 400, 800, 1600)
-_KNN = {"shrinkage": (0.0, 10.0, 100.0), "nearest": (100, None)}
-_EASE = {"regularization": (100.0, 300.0, 1000.0, 3000.0)}
-_ALS = {"factors": (16, 64), "regularization": (10.0, 30.0), "alpha": (1.0, 3.0)}
-_DISLIKE_WEIGHTS = (0.0, 0.5)
+
+
+class Axis(NamedTuple):
+    """Values of a hyper-parameter, ascending; while an end is chosen they go on by `ratio`, if that is not 0."""
+
+    values: Sequence[Any]
+    ratio: int = 0
+
+
+_NEIGHBOURS = {"neighbours": Axis((100, 200, 400), 2), "power": Axis((1, 2), 2)}
+_WORDS = {"longest": Axis((1, 2))}  # words of a term of TF-IDF
+_KNN = {
+    "shrinkage": Axis((0.0, 10.0, 100.0), 10),
+    "nearest": Axis((50, 100, 200), 2),
+    "inverse_frequency": Axis((0.0, 0.5, 1.0), 2),
+}
+_EASE = {"regularization": Axis((100.0, 300.0, 900.0), 3)}
+_ALS = {"factors": Axis((16, 32, 64), 2), "regularization": Axis((15.0, 30.0, 60.0), 2), "alpha": Axis((5.0, 10.0), 2)}
+_DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 
 @dataclass(frozen=True)
@@ -66,9 +80,9 @@ class Options:
 
 
 class Scorer(NamedTuple):
-    """A baseline fitted to the training split: the grid of hyper-parameters, and the score function for prompts."""
+    """A baseline fitted to the training split: its hyper-parameters, and the score function for prompts."""
 
-    grid: list[Hyperparameters]
+    axes: Mapping[str, Axis]
     of: Callable[[Sequence[Row]], ScoreFunction]
 
 
@@ -103,9 +117,9 @@ class Baselines:
         return Likes.of(self.rows, self.catalog).matrix
 
     @property
-    def dislike_weights(self) -> dict[str, Sequence[float]]:
+    def dislikes(self) -> dict[str, Axis]:
         """The weights of disliked items to choose from; only 0 if no prompt names a disliked item."""
-        return {"dislike_weight": _DISLIKE_WEIGHTS if self.named.disliked.nnz else _DISLIKE_WEIGHTS[:1]}
+        return _DISLIKES if self.named.disliked.nnz else {"dislike_weight": Axis((0.0,))}
 
     def popularity(self) -> Scorer:
         return self._of_all(self.counts)
@@ -121,18 +135,31 @@ class Baselines:
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
 
     def neighbours(self) -> Scorer:
-        neighbours = Neighbours.fit(self.rows, self.catalog, self.options.embedder)
+        @cache
+        def fitted(longest: int) -> Neighbours:
+            make = partial(self.options.embedder, longest=longest) if longest != 2 else self.options.embedder
+            return Neighbours.fit(self.rows, self.catalog, make)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
-            nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))
-            return lambda part, neighbours: nearest.votes(part, neighbours)
+            found: dict[int, Nearest] = {}
 
-        return Scorer([{"neighbours": number} for number in _NEIGHBOURS], of)
+            def votes(part: slice, neighbours: int, power: float, longest: int) -> np.ndarray:
+                number = min(neighbours, len(self.rows))
+                if longest not in found or found[longest].places.shape[1] < number:
+                    found[longest] = fitted(longest).nearest(prompts, number)
+                return found[longest].votes(part, neighbours, power)
+
+            return votes
+
+        is_tfidf = isinstance(fitted(2).embedder, TfidfEmbedder)
+        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {"longest": Axis((2,))})}, of)
 
     def item_knn(self) -> Scorer | str:
-        model = cache(partial(ItemKnn, self.likes))
+        model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes))
         return self._of_named(
-            lambda named, **settings: model().scores(named, **settings), **_KNN, **self.dislike_weights
+            lambda named, inverse_frequency, **settings: model(inverse_frequency).scores(named, **settings),
+            **_KNN,
+            **self.dislikes,
         )
 
     def ease(self) -> Scorer | str:
@@ -140,7 +167,7 @@ class Baselines:
         return self._of_named(
             lambda named, regularization, **settings: model(regularization).scores(named, **settings),
             **_EASE,
-            **self.dislike_weights,
+            **self.dislikes,
         )
 
     def als(self) -> Scorer | str:
@@ -161,14 +188,14 @@ class Baselines:
                 WeightedSum([found[kind] for kind in weights], list(weights.values())).block(part).numpy()
             )
 
-        return Scorer([fitted.values], of)
+        return Scorer({kind: Axis((weight,)) for kind, weight in fitted.values.items()}, of)
 
     def _of_all(self, scores: np.ndarray) -> Scorer:
         """Return the scorer of a baseline whose scores do not depend on the prompt."""
-        return Scorer([{}], lambda prompts: lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores))))
+        return Scorer({}, lambda prompts: lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores))))
 
-    def _of_named(self, score: Callable[..., np.ndarray], **values: Sequence[Any]) -> Scorer | str:
-        """Return the scorer of a baseline that scores what prompts name, with all combinations of hyper-parameters."""
+    def _of_named(self, score: Callable[..., np.ndarray], **axes: Axis) -> Scorer | str:
+        """Return the scorer of a baseline that scores what prompts name."""
         if not self.named.liked.nnz:
             return "prompts that name items of the catalog"
 
@@ -176,7 +203,41 @@ class Baselines:
             named = Named.of(prompts, self.catalog)
             return lambda part, **settings: score(named.part(part), **settings)
 
-        return Scorer([dict(zip(values, combination, strict=True)) for combination in product(*values.values())], of)
+        return Scorer(axes, of)
+
+
+def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
+    """Return the settings of the highest measure, and that measure: a search along one axis at a time from the middle.
+
+    It ends where no change along one axis gains. Of equal measures the first counts.
+    """
+    values = {name: list(axis.values) for name, axis in axes.items()}
+    best = {name: known[len(known) // 2] for name, known in values.items()}
+    known_measure = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
+    reached, before = known_measure(*best.values()), -np.inf
+    while reached > before:
+        before = reached
+        for name, axis in axes.items():
+            untried = list(values[name])
+            while untried:
+                setting = {**best, name: untried.pop(0)}
+                if (found := known_measure(*setting.values())) > reached:
+                    best, reached = setting, found
+                if not untried and axis.ratio:
+                    untried = _beyond(values[name], best[name], axis.ratio)
+    return best, reached
+
+
+def _beyond(values: list[Any], chosen: Any, ratio: int) -> list[Any]:
+    """Return the next value beyond the end of ascending values that is chosen, added to them; none if no end is."""
+    if chosen == values[-1]:
+        values.append(chosen * ratio)
+        return values[-1:]
+    below = chosen // ratio if isinstance(chosen, int) else chosen / ratio
+    if chosen == values[0] and 0 < below < chosen:
+        values.insert(0, below)
+        return values[:1]
+    return []
 
 
 def baseline_lists(
@@ -189,14 +250,20 @@ def baseline_lists(
 ) -> dict[str, Answers | str]:
     """Return each named baseline's lists for the prompts, in the order of `names`; what it needs if the data lack it.
 
-    The hyper-parameters with the highest mean NDCG on the validation rows are chosen; on ties, the first. Items with
-    equal scores are ordered by popularity in training.
+    Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. Items with equal
+    scores are ordered by popularity in training.
     """
     asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     baselines = Baselines(train, validation, catalog, options, Named.of([*asked, *prompts], catalog))
     metric = f"ndcg_at_{options.cutoff}"
+
+    def measure(scores: ScoreFunction, settings: Hyperparameters) -> float:
+        lists = _lists(scores, settings, asked, baselines)
+        texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
+        return float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean())
+
     found: dict[str, Answers | str] = {}
     for name in names:
         scorer = getattr(baselines, name)()
@@ -204,15 +271,10 @@ def baseline_lists(
             logger.info("baseline %s is skipped: it needs %s", name, scorer)
             found[name] = scorer
             continue
-        scores, values = scorer.of(asked), []
-        for settings in scorer.grid:
-            lists = _lists(scores, settings, asked, baselines)
-            texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
-            values.append(float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean()))
-        best = int(np.argmax(values))
-        chosen = scorer.grid[best]
-        logger.info("baseline %s: validation %s %.4f %s", name, metric, values[best], chosen or "")
-        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, baselines), chosen, values[best])
+
+        chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
+        logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
+        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, baselines), chosen, value)
     return found
 
 
