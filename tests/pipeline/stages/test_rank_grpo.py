@@ -1,6 +1,7 @@
 """Stage `rank_grpo`: which checkpoint becomes the model."""
 
 import json
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -28,3 +29,15 @@ def test_a_training_that_never_beats_its_start_keeps_the_start(tmp_path, monkeyp
         assert (weights[0] == weights[1]) == (chosen == 0)
     assert next(values, None) is None
     assert ("than step 0" in caplog.text) == (chosen == 0)
+
+
+@pytest.mark.parametrize(("prompts", "most", "steps"), [(395, 200, 49), (4000, 200, 200), (3, 200, 1), (395, -1, -1)])
+def test_few_prompts_get_few_steps(prompts, most, steps):
+    """Sixteen prompts a step, two passes over them."""
+    arguments = SimpleNamespace(
+        per_device_train_batch_size=16, gradient_accumulation_steps=2, world_size=2, max_steps=most
+    )
+    config = load_params().rank_grpo
+    assert (config.group_size, config.num_train_epochs, config.num_iterations) == (4, 2.0, 1)
+    rank_grpo._limit_steps(arguments, config, prompts)
+    assert arguments.max_steps == steps

@@ -18,7 +18,7 @@ from convrec.generation.pretrained import load_config, load_tokenizer, refusals,
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
-from convrec.project.config.rank_grpo import PREFERENCES, Rewards
+from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
@@ -111,6 +111,16 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     )
 
 
+def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) -> None:
+    """Lower `max_steps`, if there is one, to the steps of `num_train_epochs` over the prompts, at least one."""
+    lists = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size * config.num_iterations / lists)
+    if by_epochs < arguments.max_steps:
+        arguments.max_steps = max(1, by_epochs)
+        epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
+        logger.info("%d of rank_grpo.max_steps = %d steps: %s", arguments.max_steps, config.max_steps, epochs)
+
+
 def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
@@ -133,6 +143,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     guidance = Guidance.load(paths.guidance, catalog, trust_remote_code=trust_embedder)
     guidance = guidance if config.constrained and config.guided else None
     dataset = _dataset(params, paths, prompts, guidance)
+    _limit_steps(arguments, config, len(dataset))
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
