@@ -32,6 +32,8 @@ SMOLLM = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 TEMPLATES = {**BUNDLED, "mistral": MISTRAL, "smollm3": SMOLLM}
+# They want contents in parts, with pictures, and drop plain text.
+REFUSED = {name + end for name in ("idefics3", "llava_next", "smolvlm") for end in ("", "_training")}
 LINES = ["Heat (1995)", "What's Up, Doc? (1972)", "Amélie (2001)"]
 
 
@@ -63,7 +65,7 @@ def test_a_completion_is_exactly_the_list_whatever_the_chat_template(tmp_path, m
     try:
         tokenizer = _saved(tmp_path, TEMPLATES[name])
     except InputError as error:
-        assert name in REFUSED and "its chat template" in str(error)
+        assert name in REFUSED and "its chat template drops words from turns of user; give it another" in str(error)
         return
     assert name not in REFUSED
     texts = _renderings(tokenizer, monkeypatch, 1)
@@ -81,6 +83,3 @@ def test_a_completion_is_exactly_the_list_whatever_the_chat_template(tmp_path, m
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", bos_token="<|endoftext|>")
     assert again.chat_template == tokenizer.chat_template
-
-
-REFUSED: set[str] = set()
