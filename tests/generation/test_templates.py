@@ -3,18 +3,31 @@
 import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
+import pandas as pd
 import pytest
 import trl
 from transformers.utils import chat_template_utils
 
+from convrec.data.conversations import read_rows, write_rows
 from convrec.generation.engine import token_ids
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder, render
+from convrec.pipeline.stages import base_model, rank_grpo, sft
 from convrec.pipeline.stages.sft import training_rows
+from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
+from convrec.project.paths import Paths
+from convrec.service.recommender import Recommender
+from convrec.training.embedded import make_model
+from tests.generation.small import save
 from tests.generation.vocabularies import byte_level
+from tests.registry.registered import make_workspace
+from tests.service.recommending import CATALOG, SIZES
+from tests.small_project import set_params
 
 BUNDLED = {path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
 MISTRAL = (
@@ -50,13 +63,17 @@ def _chat(roles: str) -> list[dict[str, str]]:
     return [{"role": names[role], "content": f"film {place}"} for place, role in enumerate(roles)]
 
 
-def _renderings(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, day: int) -> list[str]:
+def _set_clock(monkeypatch: pytest.MonkeyPatch, day: int) -> None:
     class Clock(datetime.datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
             return cls(2031, 1, day)
 
     monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+
+
+def _renderings(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, day: int) -> list[str]:
+    _set_clock(monkeypatch, day)
     return [render(tokenizer, _chat(roles)) for roles in ("u", "su", "uu", "au", "usu", "suauuau")]
 
 
@@ -83,3 +100,35 @@ def test_a_completion_is_exactly_the_list_whatever_the_chat_template(tmp_path, m
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", bos_token="<|endoftext|>")
     assert again.chat_template == tokenizer.chat_template
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - REFUSED))
+def test_each_template_goes_through_training_and_serving(tmp_path, monkeypatch, name):
+    """Chats are the prompts themselves, with turns that many templates refuse; the list does not depend on the day."""
+    monkeypatch.chdir(make_workspace(tmp_path))
+    tokenizer = _saved(tmp_path / "source", TEMPLATES[name])
+    save(tmp_path / "source", make_model(tokenizer, **SIZES, seed=0), tokenizer)
+    (tmp_path / "source" / "chat_template.jinja").write_text(TEMPLATES[name])
+    few = {"num_train_epochs": 1, "max_length": 1400, "save_steps": 1}
+    changes = {"common": {"instruction": None, "max_prompt_length": 1200}, "sft": few}
+    changes |= {"base_model": {"name": str(tmp_path / "source")}}
+    set_params(tmp_path, {**changes, "rank_grpo": {"max_steps": 1, "max_completion_length": 128}})
+    paths, params = Paths(), load_params()
+    chats = [_chat(roles) for roles in ("u", "su", "uu", "au", "suauuau")]
+    for split in ("train", "validation"):
+        rows = read_rows(paths.split(split))
+        rows = [{**row, "messages": chats[place % len(chats)]} for place, row in enumerate(rows)]
+        write_rows(pd.DataFrame(rows), paths.split(split))
+        lists = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(reflect="\n".join(map(str, CATALOG.items[:4])))
+        write_rows(lists, paths.demonstration(split))
+    for day, stage in enumerate((base_model, sft, rank_grpo), start=1):
+        _set_clock(monkeypatch, day)
+        stage.run(params, paths, MagicMock())
+    settings = ListSettings(**params.list_settings())
+    first, again = [], []
+    for day, found in ((4, first), (5, again)):
+        _set_clock(monkeypatch, day)
+        recommender = Recommender.load(paths.model("rank_grpo"), paths.catalog, settings, "cpu")
+        found += [[str(item) for item in own] for own in recommender.recommend(chats, 4)]
+    assert first == again and all(len(set(own)) == 4 for own in first)
