@@ -212,7 +212,7 @@ def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]
     It ends where no change along one axis gains. Of equal measures the first counts.
     """
     values = {name: list(axis.values) for name, axis in axes.items()}
-    best = {name: known[len(known) // 2] for name, known in values.items()}
+    best = {name: known[(len(known) - 1) // 2] for name, known in values.items()}
     known_measure = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
     reached, before = known_measure(*best.values()), -np.inf
     while reached > before:

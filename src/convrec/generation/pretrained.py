@@ -116,8 +116,8 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **opt
         else:
             loader, options = AutoTokenizer, {"trust_remote_code": trust_remote_code, **options}
         tokenizer = loader.from_pretrained(source, padding_side="left", **options)
-    if tokenizer.chat_template is not None:
-        tokenizer.chat_template = fixed_template(tokenizer, str(source))
+        if tokenizer.chat_template is not None:
+            tokenizer.chat_template = fixed_template(tokenizer, str(source))
     return tokenizer
 
 
