@@ -143,7 +143,7 @@ def _problem(tokenizer: Any, template: str, roles: str) -> str:
     chat = [{"role": _ROLES[role], "content": f"word{place}"} for place, role in enumerate(roles)]
     named = " ".join(message["role"] for message in chat)
     try:
-        text = tokenizer.apply_chat_template(chat, template, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError, ValueError) as error:
         return f"cannot render turns of {named} ({error})"
     lost = [message["content"] for message in chat if message["content"] not in text]
