@@ -176,7 +176,7 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
         chosen = found.settings[kind]
         beyond = [chosen * axis.ratio, chosen // axis.ratio or chosen] if axis.ratio else []
         for value in (*axis.values, *beyond):
-            assert alone({**found.settings, kind: value}) <= found.validation
+            assert alone({**found.settings, kind: value}) <= found.validation + 1e-3
 
 
 @pytest.mark.parametrize("best", [(1e5, 3, 0.0), (0.02, 700, 2.0), (100.0, 64, 0.5)])
@@ -195,7 +195,7 @@ def test_ranges_widen_until_the_choice_is_inside(best):
         return longest - float(np.sum((np.log(np.add(numbers, 0.01)) - np.log(np.add(best, 0.01))) ** 2))
 
     settings, reached = choose(axes, measure)
-    assert reached == measure(settings) == max(map(measure, asked[:]))
+    assert reached == measure(settings) > max(map(measure, asked[:])) - 1e-3
     assert settings["longest"] == 2 and isinstance(settings["factors"], int)
     assert len({tuple(one.values()) for one in asked}) < 60
     for name, wanted in zip(axes, best, strict=False):

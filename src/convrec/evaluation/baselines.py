@@ -34,6 +34,7 @@ ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, 
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
 _MONTH_DAYS = 30
 _VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
+_LEAST_GAIN = 1e-3  # of NDCG: less is noise
 
 
 class Axis(NamedTuple):
@@ -207,37 +208,43 @@ class Baselines:
 
 
 def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
-    """Return the settings of the highest measure, and that measure: a search along one axis at a time from the middle.
+    """Return settings of a high measure, and that measure: a search along one axis at a time, from the middle.
 
-    It ends where no change along one axis gains. Of equal measures the first counts.
+    On each axis the best value has worse ones on both sides, or is at the end of all that is possible. The search ends
+    when no axis gains more than noise.
     """
     values = {name: list(axis.values) for name, axis in axes.items()}
     best = {name: known[(len(known) - 1) // 2] for name, known in values.items()}
-    known_measure = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
-    reached, before = known_measure(*best.values()), -np.inf
+    measured = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
+
+    def changed(name: str, value: Any) -> float:
+        return measured(*{**best, name: value}.values())
+
+    reached, before = measured(*best.values()), -np.inf
     while reached > before:
         before = reached
         for name, axis in axes.items():
-            untried = list(values[name])
-            while untried:
-                setting = {**best, name: untried.pop(0)}
-                if (found := known_measure(*setting.values())) > reached:
-                    best, reached = setting, found
-                if not untried and axis.ratio:
-                    untried = _beyond(values[name], best[name], axis.ratio)
+            top = max(values[name], key=partial(changed, name))
+            while (beyond := _beyond(values[name], top, axis.ratio)) is not None:
+                top = max(top, beyond, key=partial(changed, name))
+            if changed(name, top) > reached + _LEAST_GAIN:
+                best[name] = top
+                reached = measured(*best.values())
     return best, reached
 
 
-def _beyond(values: list[Any], chosen: Any, ratio: int) -> list[Any]:
-    """Return the next value beyond the end of ascending values that is chosen, added to them; none if no end is."""
+def _beyond(values: list[Any], chosen: Any, ratio: int) -> Any:
+    """Return the next value beyond the end of ascending values that is chosen, added to them; None if no end is."""
+    if not ratio or chosen not in (values[0], values[-1]):
+        return None
     if chosen == values[-1]:
         values.append(chosen * ratio)
-        return values[-1:]
+        return values[-1]
     below = chosen // ratio if isinstance(chosen, int) else chosen / ratio
-    if chosen == values[0] and 0 < below < chosen:
-        values.insert(0, below)
-        return values[:1]
-    return []
+    if not below:
+        return None
+    values.insert(0, below)
+    return below
 
 
 def baseline_lists(
