@@ -1,13 +1,22 @@
+import os
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_rows
 from convrec.evaluation import baselines
 from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
 from tests.rows import make_row
+from tests.small_project import ROOT
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)
 
@@ -203,6 +212,40 @@ def test_ranges_widen_until_the_choice_is_inside(best):
         assert max(tried) > settings[name] and (min(tried) < settings[name] or settings[name] == 0)
         ratio = axes[name].ratio
         assert wanted == settings[name] or wanted / ratio < settings[name] < wanted * ratio
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("profile", ["embedded", "movielens-100k", "redial"])
+def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_store, cli, profile):
+    folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / profile.replace("-", "_")
+    if profile != "embedded" and not folder.is_dir():
+        pytest.skip(f"real data are needed: set CONVREC_TEST_DATA to the folder above `{folder.name}`")
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    make_store(tmp_path)
+    assert cli("profile", profile, *(("--set", f"data.path={folder}") if profile != "embedded" else ())).status == 0
+    assert cli("run", "data").status == 0
+    params, paths = load_params(), Paths()
+    train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
+
+    def checked(axes, measure):
+        asked = {}
+        chosen, value = choose(axes, lambda own: asked.setdefault(tuple(own.items()), measure(own)))
+        for name, axis in axes.items():
+            others = {
+                own[name]: ndcg
+                for own, ndcg in ((dict(key), ndcg) for key, ndcg in asked.items())
+                if all(own[other] == chosen[other] for other in axes if other != name)
+            }
+            assert max(others.values()) <= value + 1e-3
+            if axis.ratio:
+                assert max(others) > chosen[name] and (min(others) < chosen[name] or chosen[name] in (0, 1))
+        return chosen, value
+
+    monkeypatch.setattr(baselines, "choose", checked)
+    options = Options.of(**params.baseline_options())
+    baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options)
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):

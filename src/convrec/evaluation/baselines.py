@@ -6,7 +6,7 @@ that widen until the choice is inside.
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple
@@ -210,8 +210,8 @@ class Baselines:
 def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
     """Return settings of a high measure, and that measure: a search along one axis at a time, from the middle.
 
-    On each axis the best value has worse ones on both sides, or is at the end of all that is possible. The search ends
-    when no axis gains more than noise.
+    On each axis values on both sides are tried, unless an end is 0 or no number. The search ends when no axis gains more
+    than noise.
     """
     values = {name: list(axis.values) for name, axis in axes.items()}
     best = {name: known[(len(known) - 1) // 2] for name, known in values.items()}
@@ -225,7 +225,7 @@ def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]
         before = reached
         for name, axis in axes.items():
             top = max(values[name], key=partial(changed, name))
-            while (beyond := _beyond(values[name], top, axis.ratio)) is not None:
+            while (beyond := _beyond(values[name], {top, best[name]}, axis.ratio)) is not None:
                 top = max(top, beyond, key=partial(changed, name))
             if changed(name, top) > reached + _LEAST_GAIN:
                 best[name] = top
@@ -233,18 +233,17 @@ def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]
     return best, reached
 
 
-def _beyond(values: list[Any], chosen: Any, ratio: int) -> Any:
-    """Return the next value beyond the end of ascending values that is chosen, added to them; None if no end is."""
-    if not ratio or chosen not in (values[0], values[-1]):
-        return None
-    if chosen == values[-1]:
-        values.append(chosen * ratio)
+def _beyond(values: list[Any], chosen: Collection[Any], ratio: int) -> Any:
+    """Return the next value beyond an end of ascending values that is chosen, added to them; None if no end is."""
+    if ratio and values[-1] in chosen:
+        values.append(values[-1] * ratio)
         return values[-1]
-    below = chosen // ratio if isinstance(chosen, int) else chosen / ratio
-    if not below:
-        return None
-    values.insert(0, below)
-    return below
+    if ratio and values[0] in chosen:
+        below = values[0] // ratio if isinstance(values[0], int) else values[0] / ratio
+        if below:
+            values.insert(0, below)
+            return below
+    return None
 
 
 def baseline_lists(
