@@ -210,8 +210,8 @@ class Baselines:
 def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
     """Return settings of a high measure, and that measure: a search along one axis at a time, from the middle.
 
-    On each axis values on both sides are tried, unless an end is 0 or no number. The search ends when no axis gains more
-    than noise.
+    On each axis with a ratio, values on both sides of the choice are tried, down to 0. The search ends when no axis
+    gains more than noise.
     """
     values = {name: list(axis.values) for name, axis in axes.items()}
     best = {name: known[(len(known) - 1) // 2] for name, known in values.items()}
