@@ -98,7 +98,7 @@ def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number, power):
     popular = [catalog.find(*film) for row in train for film in [tuple(t.values()) for t in row["groundtruth"]]]
     axes = {"neighbours": Axis((number,)), "power": Axis((power,))}
     monkeypatch.setattr(baselines, "_NEIGHBOURS", axes)
-    monkeypatch.setattr(baselines, "_WORDS", {"longest": Axis((2,))})
+    monkeypatch.setattr(baselines, "_WORDS", {"word_ngrams": Axis((2,))})
     for row, lines in zip(prompts, _lists("neighbours", catalog, prompts, train, size=5), strict=True):
         cosines = known @ embedder.embed_items([row["prompt_id"]]).toarray()[0]
         nearest = np.argsort(-cosines)[:number]
@@ -194,18 +194,18 @@ def test_ranges_widen_until_the_choice_is_inside(best):
         "regularization": Axis((100.0, 300.0), 3),
         "factors": Axis((16, 32, 64), 2),
         "weight": Axis((0.0, 0.5), 2),
-        "longest": Axis((1, 2)),
+        "word_ngrams": Axis((1, 2)),
     }
     asked = []
 
     def measure(settings):
         asked.append(dict(settings))
-        *numbers, longest = settings.values()
-        return longest - float(np.sum((np.log(np.add(numbers, 0.01)) - np.log(np.add(best, 0.01))) ** 2))
+        *numbers, word_ngrams = settings.values()
+        return word_ngrams - float(np.sum((np.log(np.add(numbers, 0.01)) - np.log(np.add(best, 0.01))) ** 2))
 
     settings, reached = choose(axes, measure)
     assert reached == measure(settings) > max(map(measure, asked[:])) - 1e-3
-    assert settings["longest"] == 2 and isinstance(settings["factors"], int)
+    assert settings["word_ngrams"] == 2 and isinstance(settings["factors"], int)
     assert len({tuple(one.values()) for one in asked}) < 60
     for name, wanted in zip(axes, best, strict=False):
         tried = {one[name] for one in asked}

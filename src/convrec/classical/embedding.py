@@ -60,13 +60,13 @@ class TfidfEmbedder:
     """TF-IDF over the terms of texts (see `_terms`), fitted on the given ones; needs no model.
 
     If none of these texts has a term, as with titles that are stop words or emoji alone, words and signs count. With
-    `longest` = 1, word pairs do not count.
+    `word_ngrams` = 1, word pairs do not count.
     It knows terms by their hashes, so that a saved one does not show the words of conversations.
     """
 
-    def __init__(self, texts: Sequence[str], longest: int = 2):
+    def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
-        self._terms = _terms if longest == 2 else _single_terms
+        self._terms = _terms if word_ngrams == 2 else _single_terms
         self._vectorizer = self._make()
         self._vectorizer.fit(texts)
 
@@ -144,6 +144,6 @@ class SentenceEmbedder:
         return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-def make_embedder(texts: Sequence[str], name: str, longest: int = 2, **options: Any) -> Embedder:
+def make_embedder(texts: Sequence[str], name: str, word_ngrams: int = 2, **options: Any) -> Embedder:
     """Return the embedder of this name: TF-IDF fitted on the texts, or a sentence-transformers model with options."""
-    return TfidfEmbedder(texts, longest) if name == "tfidf" else SentenceEmbedder(name, **options)
+    return TfidfEmbedder(texts, word_ngrams) if name == "tfidf" else SentenceEmbedder(name, **options)

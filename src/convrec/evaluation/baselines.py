@@ -45,7 +45,7 @@ class Axis(NamedTuple):
 
 
 _NEIGHBOURS = {"neighbours": Axis((100, 200, 400), 2), "power": Axis((1, 2), 2)}
-_WORDS = {"longest": Axis((1, 2))}  # words of a term of TF-IDF
+_WORDS = {"word_ngrams": Axis((1, 2))}  # words of a term of TF-IDF
 _KNN = {
     "shrinkage": Axis((0.0, 10.0, 100.0), 10),
     "nearest": Axis((50, 100, 200), 2),
@@ -137,23 +137,25 @@ class Baselines:
 
     def neighbours(self) -> Scorer:
         @cache
-        def fitted(longest: int) -> Neighbours:
-            make = partial(self.options.embedder, longest=longest) if longest != 2 else self.options.embedder
+        def fitted(word_ngrams: int) -> Neighbours:
+            make = (
+                partial(self.options.embedder, word_ngrams=word_ngrams) if word_ngrams != 2 else self.options.embedder
+            )
             return Neighbours.fit(self.rows, self.catalog, make)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
 
-            def votes(part: slice, neighbours: int, power: float, longest: int) -> np.ndarray:
+            def votes(part: slice, neighbours: int, power: float, word_ngrams: int) -> np.ndarray:
                 number = min(neighbours, len(self.rows))
-                if longest not in found or found[longest].places.shape[1] < number:
-                    found[longest] = fitted(longest).nearest(prompts, number)
-                return found[longest].votes(part, neighbours, power)
+                if word_ngrams not in found or found[word_ngrams].places.shape[1] < number:
+                    found[word_ngrams] = fitted(word_ngrams).nearest(prompts, number)
+                return found[word_ngrams].votes(part, neighbours, power)
 
             return votes
 
         is_tfidf = isinstance(fitted(2).embedder, TfidfEmbedder)
-        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {"longest": Axis((2,))})}, of)
+        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {"word_ngrams": Axis((2,))})}, of)
 
     def item_knn(self) -> Scorer | str:
         model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes))
