@@ -138,15 +138,13 @@ class Baselines:
     def neighbours(self) -> Scorer:
         @cache
         def fitted(word_ngrams: int) -> Neighbours:
-            make = (
-                partial(self.options.embedder, word_ngrams=word_ngrams) if word_ngrams != 2 else self.options.embedder
-            )
-            return Neighbours.fit(self.rows, self.catalog, make)
+            options = {"word_ngrams": word_ngrams} if word_ngrams != 2 else {}
+            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
 
-            def votes(part: slice, neighbours: int, power: float, word_ngrams: int) -> np.ndarray:
+            def votes(part: slice, neighbours: int, power: float, word_ngrams: int = 2) -> np.ndarray:
                 number = min(neighbours, len(self.rows))
                 if word_ngrams not in found or found[word_ngrams].places.shape[1] < number:
                     found[word_ngrams] = fitted(word_ngrams).nearest(prompts, number)
@@ -155,7 +153,7 @@ class Baselines:
             return votes
 
         is_tfidf = isinstance(fitted(2).embedder, TfidfEmbedder)
-        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {"word_ngrams": Axis((2,))})}, of)
+        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {})}, of)
 
     def item_knn(self) -> Scorer | str:
         model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes))
