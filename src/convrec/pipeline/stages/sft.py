@@ -7,11 +7,11 @@ import torch
 from datasets import Dataset
 
 from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
-from convrec.generation.engine import token_ids
+from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import completion_tokens, generation_prompt
 from convrec.generation.pretrained import load_model, load_tokenizer
-from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.training import Optimization
@@ -32,8 +32,9 @@ def training_rows(frame: list[Row], column: str, prompts: PromptBuilder, max_len
     completion stays whole: it alone has labels. So a prompt has what `max_length` leaves, where that is less than the
     limit of `prompts`. Raises `InputError` where a completion leaves too little.
     """
-    tokenizer, asked, answers = prompts.tokenizer, [], []
-    context = generation_prompt(tokenizer)
+    tokenizer, context = prompts.tokenizer, generation_prompt(prompts.tokenizer)
+    asked: list[Prompt] = []
+    answers: list[TokenIds] = []
     for row in frame:
         answers.append(completion_tokens(row[column], tokenizer, context))
         room = max_length - len(answers[-1])
