@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,15 +45,15 @@ class Axis(NamedTuple):
     ratio: int = 0
 
 
-_NEIGHBOURS = {"neighbours": Axis((100, 200, 400), 2), "power": Axis((1, 2), 2)}
+_NEIGHBOURS = {"neighbours": Axis((25, 50, 100, 200, 400, 800, 1600), 2), "power": Axis((1, 2), 2)}
 _WORDS = {"word_ngrams": Axis((1, 2))}  # words of a term of TF-IDF
 _KNN = {
     "shrinkage": Axis((0.0, 10.0, 100.0), 10),
-    "nearest": Axis((50, 100, 200), 2),
+    "nearest": Axis((100, 400, 1600), 4),
     "inverse_frequency": Axis((0.0, 0.5, 1.0), 2),
 }
-_EASE = {"regularization": Axis((100.0, 300.0, 900.0), 3)}
-_ALS = {"factors": Axis((16, 32, 64), 2), "regularization": Axis((15.0, 30.0, 60.0), 2), "alpha": Axis((5.0, 10.0), 2)}
+_EASE = {"regularization": Axis((100.0, 300.0, 1000.0, 3000.0), 3)}
+_ALS = {"factors": Axis((16, 64), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
 _DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 
@@ -208,14 +209,14 @@ class Baselines:
 
 
 def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
-    """Return settings of a high measure, and that measure: a search along one axis at a time, from the middle.
+    """Return settings of a high measure, and the measure: the best of the grid, then a search along each axis in turn.
 
     On each axis with a ratio, values on both sides of the choice are tried, down to 0. The search ends when no axis
     gains more than noise.
     """
     values = {name: list(axis.values) for name, axis in axes.items()}
-    best = {name: known[(len(known) - 1) // 2] for name, known in values.items()}
     measured = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
+    best = dict(zip(axes, max(product(*values.values()), key=lambda setting: measured(*setting)), strict=True))
 
     def changed(name: str, value: Any) -> float:
         return measured(*{**best, name: value}.values())

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from convrec.generation.constraint import CatalogTrie, ListRequest
-from convrec.generation.prompts import Prompt, render
+from convrec.generation.line_tokens import render
+from convrec.generation.prompts import Prompt
 from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
 from tokenizers import Encoding
 
-from convrec.generation.prompts import render
 from convrec.project.errors import InputError
 
 Tokens = tuple[int, ...]
@@ -26,6 +26,16 @@ class LineTokens(NamedTuple):
     first_at_end: Tokens
     later_before_newline: Tokens
     later_at_end: Tokens
+
+
+def render(tokenizer: Any, prompt: list[dict[str, str]]) -> str:
+    """Return the text of a prompt up to where the model goes on. Raises `InputError` if the template rejects it."""
+    try:
+        text: str = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in prompt)
+        raise InputError(f"the model's chat template rejects turns of {roles}: {error}") from None
+    return text
 
 
 def generation_prompt(tokenizer: Any) -> str:

@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
 from convrec.data.conversations import build_prompt, prompt_of_text
+from convrec.generation.line_tokens import render
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -22,16 +21,6 @@ _ROOM = 32  # tokens: half of it holds a role's name and the ellipsis, were ever
 _ROLE = re.compile(r"(?:User|Assistant|System): ")
 _TURN = re.compile(rf"\n(?={_ROLE.pattern})")  # as `transcript` writes turns
 _LINE = re.compile(r"\n(?=[^\S\n]*\S)")  # before a line that is not blank
-
-
-def render(tokenizer: Any, prompt: Prompt) -> str:
-    """Return the text of a prompt up to where the model goes on. Raises `InputError` if the template rejects it."""
-    try:
-        text: str = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        roles = ", ".join(message["role"] for message in prompt)
-        raise InputError(f"the model's chat template rejects turns of {roles}: {error}") from None
-    return text
 
 
 class PromptBuilder:
