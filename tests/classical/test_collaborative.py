@@ -71,9 +71,9 @@ def _left(likes, person):
     return likes if person < 0 else np.delete(likes, person, axis=0)
 
 
-def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight):
+def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, exponent):
     """Score one prompt as the definition reads."""
-    together = likes.T @ likes
+    together = sum(np.outer(own, own) / max(own.sum(), 1) ** exponent for own in likes.astype(float))
     scores = np.zeros(likes.shape[1])
     for weight, items in ((1, liked.nonzero()[0]), (-dislike_weight, disliked.nonzero()[0])):
         for item in items:
@@ -88,18 +88,21 @@ def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight):
 
 
 @pytest.mark.parametrize("leave_out", [False, True])
-@pytest.mark.parametrize(("shrinkage", "nearest", "dislike_weight"), [(0, None, 0), (5, 3, 0.5), (0, 4, 1)])
-def test_item_knn_is_that_of_a_plain_loop(world, monkeypatch, leave_out, shrinkage, nearest, dislike_weight):
+@pytest.mark.parametrize(
+    ("shrinkage", "nearest", "dislike_weight", "exponent"),
+    [(0, None, 0, 0), (5, 3, 0.5, 0), (0, 4, 1, 1), (5, 3, 0.5, 0.5)],
+)
+def test_item_knn_is_that_of_a_plain_loop(world, monkeypatch, leave_out, shrinkage, nearest, dislike_weight, exponent):
     likes, persons, named = world
     left = [_left(likes, person if leave_out else -1) for person in persons]
     expected = [
-        _knn_scores(rest, liked, disliked, shrinkage, nearest, dislike_weight)
+        _knn_scores(rest, liked, disliked, shrinkage, nearest, dislike_weight, exponent)
         for rest, liked, disliked in zip(left, named.liked.toarray(), named.disliked.toarray(), strict=True)
     ]
     own = sparse.csr_array(np.array([likes[p] if p >= 0 else np.zeros(12) for p in persons], dtype=np.float32))
     for cells in (100, 1_000_000):  # several blocks, and one
         monkeypatch.setattr(collaborative, "_CELLS", cells)
-        found = ItemKnn(sparse.csr_array(likes)).scores(
+        found = ItemKnn(sparse.csr_array(likes), exponent).scores(
             named, shrinkage, nearest, dislike_weight, own if leave_out else None
         )
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)

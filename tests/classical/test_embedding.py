@@ -20,20 +20,21 @@ def test_tfidf_vectors_have_unit_length(catalog):
     assert vectors.dtype == np.float32
 
 
-def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog):
+@pytest.mark.parametrize("word_ngrams", [1, 2])
+def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog, word_ngrams):
     """The products of vectors are those of scikit-learn's own analyzer; terms have another order."""
     texts = [item.text() for item in catalog.items] + ["Amélie loves the Übermensch of Сталкер, 기생충 & מים"]
     plain = TfidfVectorizer(
-        ngram_range=(1, 2),
+        ngram_range=(1, word_ngrams),
         sublinear_tf=True,
         stop_words="english",
         token_pattern=r"(?u)\b\w[\w-]+\b",
         dtype=np.float32,
     ).fit(texts)
-    vectors = TfidfEmbedder(texts).embed_items(texts)
+    vectors = TfidfEmbedder(texts, word_ngrams).embed_items(texts)
     expected = sparse.csr_array(plain.transform(texts))
     np.testing.assert_allclose((vectors @ vectors.T).toarray(), (expected @ expected.T).toarray(), rtol=1e-6)
-    again = TfidfEmbedder.of_arrays(TfidfEmbedder(texts).arrays()).embed_items(texts)
+    again = TfidfEmbedder.of_arrays(TfidfEmbedder(texts, word_ngrams).arrays()).embed_items(texts)
     assert (vectors != again).nnz == 0
 
 

@@ -85,7 +85,7 @@ def _slices(headline):
     }
 
 
-def write_inputs(paths, params, dated, systems, without):
+def write_inputs(paths, params, dated, systems, without, chosen):
     """Write what the other stages leave behind, in their shapes."""
     cutoffs = params.common.cutoffs
     headline = f"ndcg_at_{max(cutoffs)}"
@@ -115,7 +115,7 @@ def write_inputs(paths, params, dated, systems, without):
     shares = {"ground_truth": 0.5, "collaborative": 0.5, "adjust": 0.5}
     write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
     write_json(paths.metrics("sft"), {"step": 20, "loss": 1.5, "validation_loss": 1.75})
-    write_json(paths.metrics("rank_grpo"), {"chosen_step": 40, "hits": 2.5, "validation": {headline: 0.3}})
+    write_json(paths.metrics("rank_grpo"), {"chosen_step": chosen, "hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {
         "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257, "n": 1234, "p": 0.0721},
@@ -124,7 +124,7 @@ def write_inputs(paths, params, dated, systems, without):
     if "rank_grpo_constrained" in systems:
         of_constraint = {"mean": 0.03, "low": 0.02, "high": 0.04, "n": 1234, "p": 0.0005}
         gains["rank_grpo_constrained_over_rank_grpo"] = of_constraint
-    settings = {"shrinkage": 10.0, "nearest": None, "dislike_weight": 0.5}
+    settings = {"shrinkage": 10.0, "nearest": 200, "dislike_weight": 0.5}
     baselines = {
         "popularity": {"settings": {}, f"validation_{headline}": 0.125},
         "item_knn": {"settings": settings, f"validation_{headline}": 0.0625},
@@ -158,13 +158,13 @@ def report_params(source="synthetic"):
     return Params.model_validate(raw)
 
 
-def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=()):
+def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), chosen=40):
     """Return the paths and the page of a report.
 
-    Plots in `empty` have no row, `without` are keys of the evaluation.
+    Plots in `empty` have no row, `without` are keys of the evaluation, and `chosen` is the step that was kept.
     """
     paths, artifacts = Paths(root), []
-    write_inputs(paths, params, dated, systems, without)
+    write_inputs(paths, params, dated, systems, without, chosen)
     for name in empty:
         write_plot(paths.plot(name), [])
     report.run(params, paths, SimpleNamespace(log_artifact=artifacts.append))

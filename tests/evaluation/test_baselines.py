@@ -1,13 +1,22 @@
+import os
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import read_rows
 from convrec.evaluation import baselines
-from convrec.evaluation.baselines import Baselines, Options, Scorer, baseline_lists
+from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
+from convrec.project.config.params import load_params
+from convrec.project.paths import Paths
 from tests.rows import make_row
+from tests.small_project import ROOT
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)
 
@@ -76,8 +85,8 @@ def test_a_baseline_says_what_it_needs(catalog, name):
     assert needed.startswith("a training split with" if name == "last_month" else "prompts that name items")
 
 
-@pytest.mark.parametrize("number", [1, 3, 100])
-def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number):
+@pytest.mark.parametrize(("number", "power"), [(1, 1), (3, 1), (100, 1), (100, 2)])
+def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number, power):
     """Distinct texts of words drawn at random: the vote by hand, from the same vectors."""
     rng = np.random.default_rng(2)
     words, films = ["crime", "space", "desert", "balloon", "family", "heist"], [HEAT, DUNE, UP, ALIEN]
@@ -87,7 +96,9 @@ def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number):
     embedder = TfidfEmbedder(list(texts))
     known = embedder.embed_items(list(texts)).toarray()
     popular = [catalog.find(*film) for row in train for film in [tuple(t.values()) for t in row["groundtruth"]]]
-    monkeypatch.setattr(baselines, "_NEIGHBOURS", (number,))
+    axes = {"neighbours": Axis((number,)), "power": Axis((power,))}
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", axes)
+    monkeypatch.setattr(baselines, "_WORDS", {"word_ngrams": Axis((2,))})
     for row, lines in zip(prompts, _lists("neighbours", catalog, prompts, train, size=5), strict=True):
         cosines = known @ embedder.embed_items([row["prompt_id"]]).toarray()[0]
         nearest = np.argsort(-cosines)[:number]
@@ -96,7 +107,7 @@ def test_votes_are_those_of_a_plain_loop(catalog, monkeypatch, number):
         votes = np.zeros(len(catalog))
         for place in nearest:
             for truth in train[place]["groundtruth"]:
-                votes[catalog.find(truth["title"], truth["year"])] += cosines[place]
+                votes[catalog.find(truth["title"], truth["year"])] += cosines[place] ** power
         listed = [catalog.index_of_line(line) for line in lines]
         keys = [(round(-votes[index], 5), -popular.count(index), index) for index in listed]
         assert keys == sorted(keys) and len(set(listed)) == 5
@@ -109,7 +120,7 @@ def test_neighbours_are_those_of_the_given_embedder(catalog, monkeypatch):
         def embed_conversations(self, texts):
             return np.array([[text.startswith(letter) for letter in "bms"] for text in texts], dtype=np.float32)
 
-    monkeypatch.setattr(baselines, "_NEIGHBOURS", (1,))
+    monkeypatch.setattr(baselines, "_NEIGHBOURS", {"neighbours": Axis((1,)), "power": Axis((1,))})
     prompts = [_row("sky"), _row("moon")]
     made = []
     first, second = _lists("neighbours", catalog, prompts, embedder=lambda texts: made.append(texts) or Letters())
@@ -138,9 +149,9 @@ def test_what_is_liked_together_is_recommended(catalog, name):
 @pytest.mark.parametrize("name", ["item_knn", "ease"])
 def test_what_goes_with_a_disliked_item_falls_as_far_as_dislikes_weigh(catalog, monkeypatch, name):
     prompts = [_row("d", seen=["Alien"], disliked=["Alien"])]
-    monkeypatch.setattr(baselines, "_DISLIKE_WEIGHTS", (0.0,))
+    monkeypatch.setattr(baselines, "_DISLIKES", {"dislike_weight": Axis((0.0,))})
     assert _lists(name, catalog, prompts, TOGETHER)[0][0] == "Heat (1995)", "the most popular"
-    monkeypatch.setattr(baselines, "_DISLIKE_WEIGHTS", (1.0,))
+    monkeypatch.setattr(baselines, "_DISLIKES", {"dislike_weight": Axis((1.0,))})
     assert _lists(name, catalog, prompts, TOGETHER)[0][-1] == "Heat (1995)"
 
 
@@ -157,19 +168,84 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
         ]
 
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
-    monkeypatch.setattr(baselines, "_NEIGHBOURS", (1, 2, 5, 20))
     found = _answers(name, catalog, test, train, validation, size=3)
     fitted = Baselines(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3, EVIDENCE), Named.of(test, catalog))
     scorer = getattr(fitted, name)()
-    values = []
-    for settings in scorer.grid:
-        monkeypatch.setattr(Baselines, name, lambda _, only=settings: Scorer([only], scorer.of))
-        alone = _answers(name, catalog, validation, train, validation, size=3)
-        texts = dict(zip((row["prompt_id"] for row in validation), alone.lists, strict=True))
-        values.append(score_lists(texts, validation, catalog, 3, [3])["ndcg_at_3"].mean())
-        assert alone.validation == pytest.approx(values[-1])
-    assert found.validation == pytest.approx(max(values))
-    assert found.settings == scorer.grid[int(np.argmax(values))]
+
+    def alone(settings):
+        axes = {kind: Axis((value,)) for kind, value in settings.items()}
+        monkeypatch.setattr(Baselines, name, lambda _: Scorer(axes, scorer.of))
+        answers = _answers(name, catalog, validation, train, validation, size=3)
+        texts = dict(zip((row["prompt_id"] for row in validation), answers.lists, strict=True))
+        assert answers.validation == score_lists(texts, validation, catalog, 3, [3])["ndcg_at_3"].mean()
+        return answers.validation
+
+    assert found.validation == alone(found.settings)
+    for kind, axis in scorer.axes.items():
+        chosen = found.settings[kind]
+        beyond = [chosen * axis.ratio, chosen // axis.ratio or chosen] if axis.ratio else []
+        for value in (*axis.values, *beyond):
+            assert alone({**found.settings, kind: value}) <= found.validation + 1e-3
+
+
+@pytest.mark.parametrize("best", [(1e5, 3, 0.0), (0.02, 700, 2.0), (100.0, 64, 0.5)])
+def test_ranges_widen_until_the_choice_is_inside(best):
+    axes = {
+        "regularization": Axis((100.0, 300.0), 3),
+        "factors": Axis((16, 32, 64), 2),
+        "weight": Axis((0.0, 0.5), 2),
+        "word_ngrams": Axis((1, 2)),
+    }
+    asked = []
+
+    def measure(settings):
+        asked.append(dict(settings))
+        *numbers, word_ngrams = settings.values()
+        return word_ngrams - float(np.sum((np.log(np.add(numbers, 0.01)) - np.log(np.add(best, 0.01))) ** 2))
+
+    settings, reached = choose(axes, measure)
+    assert reached == measure(settings) > max(map(measure, asked[:])) - 1e-3
+    assert settings["word_ngrams"] == 2 and isinstance(settings["factors"], int)
+    assert len({tuple(one.values()) for one in asked}) < 80
+    for name, wanted in zip(axes, best, strict=False):
+        tried = {one[name] for one in asked}
+        assert max(tried) > settings[name] and (min(tried) < settings[name] or settings[name] == 0)
+        ratio = axes[name].ratio
+        assert wanted == settings[name] or wanted / ratio < settings[name] < wanted * ratio
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("profile", ["embedded", "movielens-100k", "redial"])
+def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_store, cli, profile):
+    folder = Path(os.environ.get("CONVREC_TEST_DATA", "no such folder")) / profile.replace("-", "_")
+    if profile != "embedded" and not folder.is_dir():
+        pytest.skip(f"real data are needed: set CONVREC_TEST_DATA to the folder above `{folder.name}`")
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    make_store(tmp_path)
+    assert cli("profile", profile, *(("--set", f"data.path={folder}") if profile != "embedded" else ())).status == 0
+    assert cli("run", "data").status == 0
+    params, paths = load_params(), Paths()
+    train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
+
+    def checked(axes, measure):
+        asked = {}
+        chosen, value = choose(axes, lambda own: asked.setdefault(tuple(own.items()), measure(own)))
+        for name, axis in axes.items():
+            others = {
+                own[name]: ndcg
+                for own, ndcg in ((dict(key), ndcg) for key, ndcg in asked.items())
+                if all(own[other] == chosen[other] for other in axes if other != name)
+            }
+            assert max(others.values()) <= value + 1e-3
+            if axis.ratio:
+                assert max(others) > chosen[name] and (min(others) < chosen[name] or chosen[name] in (0, 1))
+        return chosen, value
+
+    monkeypatch.setattr(baselines, "choose", checked)
+    options = Options.of(**params.baseline_options())
+    baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options)
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):

@@ -134,10 +134,12 @@ def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
-def test_what_is_not_there_is_left_out(tmp_path):
+def test_what_is_not_there_is_left_out(tmp_path, synthetic):
     """Real data without dates, constraint and slices, and trainings too short to log."""
     kept = {"dated": False, "systems": REAL, "without": ("slices",), "empty": ("sft",)}
-    _, html, _, text = _build(tmp_path, report_params("redial"), **kept)
+    _, html, _, text = _build(tmp_path, report_params("redial"), chosen=0, **kept)
+    remark = "; no checkpoint was better, so it was kept."
+    assert remark in text and remark not in synthetic.text
     assert "The data are a simulation" not in text and "oracle" not in text
     assert text.count("undated") == 3  # the splits
     assert "Constrained against free" not in html and "Slices of the test split" not in html
@@ -166,7 +168,7 @@ def test_numbers_intervals_and_versions_are_shown(synthetic):
     assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
     assert "OverRank-GRPO SFT +0.012± 0.013; p = 0.072" in text and "popularity +0.200± 0.050; p < 0.001" in text
     assert "<strong>+0.200</strong>" in html and "<strong>+0.012</strong>" not in html
-    assert "popularity0.125– item-kNN0.062shrinkage 10, nearest all, dislike weight 0.5" in text
+    assert "popularity0.125– item-kNN0.062shrinkage 10, nearest 200, dislike weight 0.5" in text
     assert "75.0 %12.5 %6.2 %19.5" in text  # format, repeated, seen, lines
     assert "ground-truth items outside the catalog7keep" in text and "6.25 % of catalog" in text
     for path in (paths.catalog, *(paths.split(name) for name in ("train", "validation", "test"))):

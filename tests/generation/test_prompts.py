@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.conversations import build_prompt, messages_of, transcript
+from convrec.generation.engine import token_ids
 from convrec.generation.lists import ListSettings
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
 from convrec.pipeline.stages.sft import training_rows
@@ -177,15 +178,17 @@ def test_sft_sees_every_completion_whole():
     talks = [_turns("a film"), _turns(*[WORDS] * 40), _turns(WORDS * 90), _turns(*[WORDS] * 5)]
     frame = [{"messages": talk, "answer": answer} for talk, answer in zip(talks, answers, strict=True)]
     rows = training_rows(frame, "answer", _builder(160), 192)
-    sizes = []
+    prompts = []
     for row, answer in zip(rows, answers, strict=True):
-        assert row["completion"] == [{"role": "assistant", "content": answer}]
-        text = TOKENIZER.apply_chat_template(row["prompt"] + row["completion"], tokenize=False)
-        sizes.append(len(TOKENIZER(text, add_special_tokens=False)["input_ids"]))
+        prompts.append(row["input_ids"][: row["labels"].count(-100)])
+        assert row["labels"] == [-100] * len(prompts[-1]) + row["input_ids"][len(prompts[-1]) :]
+        assert TOKENIZER.decode(row["input_ids"][len(prompts[-1]) :]) == f"{answer}<|end|>"
+    sizes = [len(row["input_ids"]) for row in rows]
     assert max(sizes) <= 192 and min(sizes[1:3]) > 150
-    assert all(_length(row["prompt"]) <= 160 for row in rows)
-    assert rows[0]["prompt"] == build_prompt(talks[0], INSTRUCTION, 20)
-    assert len(_content(rows[2]["prompt"])) < len(_content(_builder(160)(talks[2]))), "beside a long list, less room"
+    assert max(map(len, prompts)) <= 160
+    whole = token_ids(TOKENIZER, [build_prompt(talks[0], INSTRUCTION, 20), _builder(160)(talks[2])])
+    assert prompts[0] == whole[0]
+    assert len(prompts[2]) < len(whole[1]), "beside a long list, less room"
 
 
 def test_a_completion_that_leaves_no_room_for_its_prompt_is_refused():

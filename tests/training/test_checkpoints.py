@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convrec.training.checkpoints import (
-    best_checkpoint,
+    best_step,
     complete_checkpoints,
     last_checkpoint,
     set_damaged_aside,
@@ -67,9 +67,9 @@ def test_a_best_checkpoint_that_is_damaged_becomes_no_model(tmp_path):
     state.write_text(text)
     sizes = json.loads((state.parent / "complete").read_text()) | {state.name: state.stat().st_size}
     (state.parent / "complete").write_text(json.dumps(sizes))
-    assert best_checkpoint(tmp_path).name == "checkpoint-1"
+    assert best_step(tmp_path) == 1 and 1 in complete_checkpoints(tmp_path)
     _cut(tmp_path / "checkpoint-1" / "model.safetensors")
-    assert best_checkpoint(tmp_path) is None
+    assert 1 not in complete_checkpoints(tmp_path)
     set_damaged_aside(tmp_path)
     assert [path.name for path in sorted(tmp_path.glob("*checkpoint-*"))] == [
         "checkpoint-2",

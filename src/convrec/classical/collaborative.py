@@ -5,7 +5,7 @@ Item-kNN can leave a person's own likes out exactly, so that training prompts ar
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -107,12 +107,20 @@ class ItemKnn:
     """Item-based nearest neighbours: the cosine of two items over the people who liked them.
 
     Sarwar et al., WWW 2001. With `shrinkage` h the similarity of items that n and m people liked, c of them both, is
-    c / (sqrt(n m) + h), so that a few common people count less (Dacrema et al., RecSys 2019).
+    c / (sqrt(n m) + h), so that a few common people count less (Dacrema et al., RecSys 2019). With `inverse_frequency`
+    x, a person with k likes counts k^-x instead of 1 (Breese et al., UAI 1998, weight items so).
     """
 
-    def __init__(self, likes: sparse.csr_array):
-        self._counts = np.asarray(likes.sum(axis=0), dtype=np.float32).ravel()
-        self._together = (likes.T @ likes).tocsr()
+    def __init__(self, likes: sparse.csr_array, inverse_frequency: float = 0.0):
+        self._exponent = -inverse_frequency
+        weighted = self._weighted(likes) if inverse_frequency else likes
+        self._counts = np.asarray(weighted.sum(axis=0), dtype=np.float32).ravel()
+        self._together = (likes.T @ weighted).tocsr()
+
+    def _weighted(self, likes: Any) -> Any:
+        """Return people's likes times their weights. Shape: both (people, C), sparse or dense."""
+        weights = np.maximum(np.asarray(likes.sum(axis=1), dtype=np.float32), 1) ** np.float32(self._exponent)
+        return sparse.diags_array(weights) @ likes
 
     def scores(
         self,
@@ -157,9 +165,9 @@ class ItemKnn:
         places = np.arange(len(items))
         together, counts, others = self._together[items].toarray(), self._counts[items], self._counts
         if own is not None:
-            liked = own[places, items]
-            together -= liked[:, None] * own
-            counts, others = counts - liked, others - own
+            weighted = self._weighted(own) if self._exponent else own
+            together -= own[places, items][:, None] * weighted
+            counts, others = counts - weighted[places, items], others - weighted
         norms = np.sqrt(counts[:, None] * others) + np.float32(shrinkage)
         similar = np.divide(together, norms, out=np.zeros_like(together), where=norms > 0)
         similar[places, items] = 0

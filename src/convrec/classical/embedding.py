@@ -40,6 +40,12 @@ def _terms(text: str) -> list[int]:
     return [_hash(term) for term in (*_words_and_pairs(without_runs(text)), *ngrams(text))]
 
 
+def _single_terms(text: str) -> list[int]:
+    """Return the terms of a text without its word pairs."""
+    words = (term for term in _words_and_pairs(without_runs(text)) if " " not in term)
+    return [_hash(term) for term in (*words, *ngrams(text))]
+
+
 def _every_term(text: str) -> list[int]:
     """Return each word of a text, stop words too, and each sign."""
     return [_hash(term) for term in _WORD_OR_SIGN.findall(text.lower())]
@@ -53,17 +59,19 @@ def _hash(term: str) -> int:
 class TfidfEmbedder:
     """TF-IDF over the terms of texts (see `_terms`), fitted on the given ones; needs no model.
 
-    If none of these texts has a term, as with titles that are stop words or emoji alone, words and signs count.
+    If none of these texts has a term, as with titles that are stop words or emoji alone, words and signs count. With
+    `word_ngrams` = 1, word pairs do not count.
     It knows terms by their hashes, so that a saved one does not show the words of conversations.
     """
 
-    def __init__(self, texts: Sequence[str]):
+    def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
+        self._terms = _terms if word_ngrams == 2 else _single_terms
         self._vectorizer = self._make()
         self._vectorizer.fit(texts)
 
     def _make(self, **options: Any) -> TfidfVectorizer:
-        analyzer = _terms if self._has_words else _every_term
+        analyzer = self._terms if self._has_words else _every_term
         return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32, **options)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -76,7 +84,7 @@ class TfidfEmbedder:
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
         """Return the embedder that `arrays` describes."""
         embedder = cls.__new__(cls)
-        embedder._has_words = bool(arrays["has_words"][0])
+        embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
         embedder._vectorizer = embedder._make(vocabulary={term: i for i, term in enumerate(arrays["terms"].tolist())})
         embedder._vectorizer.idf_ = arrays["idf"]
         return embedder
@@ -136,6 +144,6 @@ class SentenceEmbedder:
         return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-def make_embedder(texts: Sequence[str], name: str, **options: Any) -> Embedder:
+def make_embedder(texts: Sequence[str], name: str, word_ngrams: int = 2, **options: Any) -> Embedder:
     """Return the embedder of this name: TF-IDF fitted on the texts, or a sentence-transformers model with options."""
-    return TfidfEmbedder(texts) if name == "tfidf" else SentenceEmbedder(name, **options)
+    return TfidfEmbedder(texts, word_ngrams) if name == "tfidf" else SentenceEmbedder(name, **options)

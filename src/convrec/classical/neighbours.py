@@ -56,9 +56,14 @@ class Nearest(NamedTuple):
     cosines: np.ndarray
     liked: sparse.csr_array
 
-    def votes(self, part: slice, neighbours: int) -> np.ndarray:
-        """Return each item's votes: the cosines of the first so many conversations that liked it. Shape: (B, C)."""
+    def votes(self, part: slice, neighbours: int, power: float = 1.0) -> np.ndarray:
+        """Return each item's votes: the cosines of the first so many conversations that liked it. Shape: (B, C).
+
+        With `power` a cosine, if it is positive, counts as that power of it.
+        """
         places, cosines = self.places[part, :neighbours], self.cosines[part, :neighbours]
+        if power != 1:
+            cosines = np.maximum(cosines, 0) ** np.float32(power)
         starts = np.arange(len(places) + 1) * places.shape[1]
         shape = (len(places), self.liked.shape[0])
         return (sparse.csr_array((cosines.ravel(), places.ravel(), starts), shape=shape) @ self.liked).toarray()

@@ -1,11 +1,12 @@
 """Baselines without a language model, fitted to the training split.
 
-Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split.
+Each baseline scores all items for each prompt. Its hyper-parameters are chosen on the validation split, from ranges
+that widen until the choice is inside.
 """
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from itertools import product
@@ -16,9 +17,9 @@ from scipy import sparse
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named, best_items
 from convrec.classical.combine import count_positives, fit_weights, seen_items
-from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
-from convrec.classical.neighbours import Neighbours
+from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
@@ -34,11 +35,26 @@ ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, 
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
 _MONTH_DAYS = 30
 _VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
-_NEIGHBOURS = (25, 50, 100, 200, 400, 800, 1600)
-_KNN = {"shrinkage": (0.0, 10.0, 100.0), "nearest": (100, None)}
-_EASE = {"regularization": (100.0, 300.0, 1000.0, 3000.0)}
-_ALS = {"factors": (16, 64), "regularization": (10.0, 30.0), "alpha": (1.0, 3.0)}
-_DISLIKE_WEIGHTS = (0.0, 0.5)
+_LEAST_GAIN = 1e-3  # of NDCG: less is noise
+
+
+class Axis(NamedTuple):
+    """Values of a hyper-parameter, ascending; while an end is chosen they go on by `ratio`, if that is not 0."""
+
+    values: Sequence[Any]
+    ratio: int = 0
+
+
+_NEIGHBOURS = {"neighbours": Axis((25, 50, 100, 200, 400, 800, 1600), 2), "power": Axis((1, 2), 2)}
+_WORDS = {"word_ngrams": Axis((1, 2))}  # words of a term of TF-IDF
+_KNN = {
+    "shrinkage": Axis((0.0, 10.0, 100.0), 10),
+    "nearest": Axis((100, 400, 1600), 4),
+    "inverse_frequency": Axis((0.0, 0.5, 1.0), 2),
+}
+_EASE = {"regularization": Axis((100.0, 300.0, 1000.0, 3000.0), 3)}
+_ALS = {"factors": Axis((16, 64), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
+_DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 
 @dataclass(frozen=True)
@@ -66,9 +82,9 @@ class Options:
 
 
 class Scorer(NamedTuple):
-    """A baseline fitted to the training split: the grid of hyper-parameters, and the score function for prompts."""
+    """A baseline fitted to the training split: its hyper-parameters, and the score function for prompts."""
 
-    grid: list[Hyperparameters]
+    axes: Mapping[str, Axis]
     of: Callable[[Sequence[Row]], ScoreFunction]
 
 
@@ -103,9 +119,9 @@ class Baselines:
         return Likes.of(self.rows, self.catalog).matrix
 
     @property
-    def dislike_weights(self) -> dict[str, Sequence[float]]:
+    def dislikes(self) -> dict[str, Axis]:
         """The weights of disliked items to choose from; only 0 if no prompt names a disliked item."""
-        return {"dislike_weight": _DISLIKE_WEIGHTS if self.named.disliked.nnz else _DISLIKE_WEIGHTS[:1]}
+        return _DISLIKES if self.named.disliked.nnz else {"dislike_weight": Axis((0.0,))}
 
     def popularity(self) -> Scorer:
         return self._of_all(self.counts)
@@ -121,18 +137,31 @@ class Baselines:
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
 
     def neighbours(self) -> Scorer:
-        neighbours = Neighbours.fit(self.rows, self.catalog, self.options.embedder)
+        @cache
+        def fitted(word_ngrams: int) -> Neighbours:
+            options = {"word_ngrams": word_ngrams} if word_ngrams != 2 else {}
+            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
-            nearest = neighbours.nearest(prompts, max(_NEIGHBOURS))
-            return lambda part, neighbours: nearest.votes(part, neighbours)
+            found: dict[int, Nearest] = {}
 
-        return Scorer([{"neighbours": number} for number in _NEIGHBOURS], of)
+            def votes(part: slice, neighbours: int, power: float, word_ngrams: int = 2) -> np.ndarray:
+                number = min(neighbours, len(self.rows))
+                if word_ngrams not in found or found[word_ngrams].places.shape[1] < number:
+                    found[word_ngrams] = fitted(word_ngrams).nearest(prompts, number)
+                return found[word_ngrams].votes(part, neighbours, power)
+
+            return votes
+
+        is_tfidf = isinstance(fitted(2).embedder, TfidfEmbedder)
+        return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {})}, of)
 
     def item_knn(self) -> Scorer | str:
-        model = cache(partial(ItemKnn, self.likes))
+        model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes))
         return self._of_named(
-            lambda named, **settings: model().scores(named, **settings), **_KNN, **self.dislike_weights
+            lambda named, inverse_frequency, **settings: model(inverse_frequency).scores(named, **settings),
+            **_KNN,
+            **self.dislikes,
         )
 
     def ease(self) -> Scorer | str:
@@ -140,7 +169,7 @@ class Baselines:
         return self._of_named(
             lambda named, regularization, **settings: model(regularization).scores(named, **settings),
             **_EASE,
-            **self.dislike_weights,
+            **self.dislikes,
         )
 
     def als(self) -> Scorer | str:
@@ -161,14 +190,14 @@ class Baselines:
                 WeightedSum([found[kind] for kind in weights], list(weights.values())).block(part).numpy()
             )
 
-        return Scorer([fitted.values], of)
+        return Scorer({kind: Axis((weight,)) for kind, weight in fitted.values.items()}, of)
 
     def _of_all(self, scores: np.ndarray) -> Scorer:
         """Return the scorer of a baseline whose scores do not depend on the prompt."""
-        return Scorer([{}], lambda prompts: lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores))))
+        return Scorer({}, lambda prompts: lambda part: np.broadcast_to(scores, (len(prompts[part]), len(scores))))
 
-    def _of_named(self, score: Callable[..., np.ndarray], **values: Sequence[Any]) -> Scorer | str:
-        """Return the scorer of a baseline that scores what prompts name, with all combinations of hyper-parameters."""
+    def _of_named(self, score: Callable[..., np.ndarray], **axes: Axis) -> Scorer | str:
+        """Return the scorer of a baseline that scores what prompts name."""
         if not self.named.liked.nnz:
             return "prompts that name items of the catalog"
 
@@ -176,7 +205,46 @@ class Baselines:
             named = Named.of(prompts, self.catalog)
             return lambda part, **settings: score(named.part(part), **settings)
 
-        return Scorer([dict(zip(values, combination, strict=True)) for combination in product(*values.values())], of)
+        return Scorer(axes, of)
+
+
+def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]) -> tuple[Hyperparameters, float]:
+    """Return settings of a high measure, and the measure: the best of the grid, then a search along each axis in turn.
+
+    On each axis with a ratio, values on both sides of the choice are tried, down to 0. The search ends when no axis
+    gains more than noise.
+    """
+    values = {name: list(axis.values) for name, axis in axes.items()}
+    measured = cache(lambda *setting: measure(dict(zip(axes, setting, strict=True))))
+    best = dict(zip(axes, max(product(*values.values()), key=lambda setting: measured(*setting)), strict=True))
+
+    def changed(name: str, value: Any) -> float:
+        return measured(*{**best, name: value}.values())
+
+    reached, before = measured(*best.values()), -np.inf
+    while reached > before:
+        before = reached
+        for name, axis in axes.items():
+            top = max(values[name], key=partial(changed, name))
+            while (beyond := _beyond(values[name], {top, best[name]}, axis.ratio)) is not None:
+                top = max(top, beyond, key=partial(changed, name))
+            if changed(name, top) > reached + _LEAST_GAIN:
+                best[name] = top
+                reached = measured(*best.values())
+    return best, reached
+
+
+def _beyond(values: list[Any], chosen: Collection[Any], ratio: int) -> Any:
+    """Return the next value beyond an end of ascending values that is chosen, added to them; None if no end is."""
+    if ratio and values[-1] in chosen:
+        values.append(values[-1] * ratio)
+        return values[-1]
+    if ratio and values[0] in chosen:
+        below = values[0] // ratio if isinstance(values[0], int) else values[0] / ratio
+        if below:
+            values.insert(0, below)
+            return below
+    return None
 
 
 def baseline_lists(
@@ -189,14 +257,20 @@ def baseline_lists(
 ) -> dict[str, Answers | str]:
     """Return each named baseline's lists for the prompts, in the order of `names`; what it needs if the data lack it.
 
-    The hyper-parameters with the highest mean NDCG on the validation rows are chosen; on ties, the first. Items with
-    equal scores are ordered by popularity in training.
+    Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. Items with equal
+    scores are ordered by popularity in training.
     """
     asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     baselines = Baselines(train, validation, catalog, options, Named.of([*asked, *prompts], catalog))
     metric = f"ndcg_at_{options.cutoff}"
+
+    def measure(scores: ScoreFunction, settings: Hyperparameters) -> float:
+        lists = _lists(scores, settings, asked, baselines)
+        texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
+        return float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean())
+
     found: dict[str, Answers | str] = {}
     for name in names:
         scorer = getattr(baselines, name)()
@@ -204,15 +278,10 @@ def baseline_lists(
             logger.info("baseline %s is skipped: it needs %s", name, scorer)
             found[name] = scorer
             continue
-        scores, values = scorer.of(asked), []
-        for settings in scorer.grid:
-            lists = _lists(scores, settings, asked, baselines)
-            texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
-            values.append(float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean()))
-        best = int(np.argmax(values))
-        chosen = scorer.grid[best]
-        logger.info("baseline %s: validation %s %.4f %s", name, metric, values[best], chosen or "")
-        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, baselines), chosen, values[best])
+
+        chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
+        logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
+        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, baselines), chosen, value)
     return found
 
 

@@ -51,9 +51,7 @@ def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
 
 def settings_words(settings: Mapping[str, Any]) -> str:
     """Return a baseline's hyper-parameters as text, separated by commas."""
-    return ", ".join(
-        f"{name.replace('_', ' ')} {'all' if value is None else f'{value:g}'}" for name, value in settings.items()
-    )
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
 
 
 def system_pair(key: str) -> tuple[str, str]:

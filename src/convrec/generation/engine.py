@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from convrec.generation.line_tokens import render
 from convrec.generation.prompts import Prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.project.stage_record import progress
@@ -96,7 +97,7 @@ class Engine(ABC):
 
 def token_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> list[TokenIds]:
     """Return the tokens of chat prompts as the tokenizer's template renders them, the generation prompt included."""
-    texts = [tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True) for p in prompts]
+    texts = [render(tokenizer, prompt) for prompt in prompts]
     return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
 
 

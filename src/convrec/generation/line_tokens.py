@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from jinja2 import TemplateError
 from tokenizers import Encoding
 
 from convrec.project.errors import InputError
@@ -27,12 +28,32 @@ class LineTokens(NamedTuple):
     later_at_end: Tokens
 
 
+def render(tokenizer: Any, prompt: list[dict[str, str]]) -> str:
+    """Return the text of a prompt up to where the model goes on. Raises `InputError` if the template rejects it."""
+    try:
+        text: str = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in prompt)
+        raise InputError(f"the model's chat template rejects turns of {roles}: {error}") from None
+    return text
+
+
 def generation_prompt(tokenizer: Any) -> str:
     """Return a text after which completions begin: a short chat in the tokenizer's template; "" without a template."""
     if not getattr(tokenizer, "chat_template", None):
         return ""
-    chat = [{"role": "user", "content": "a film"}]
-    return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    return render(tokenizer, [{"role": "user", "content": "a film"}])
+
+
+def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:
+    """Return the tokens of a list that follows `context`, and the end token: what a model is to write.
+
+    Where a token spans the border to the context, they are those of the text alone, as in the constraint.
+    """
+    start, end = len(context), len(context) + len(text)
+    (encoding,) = _encode(tokenizer, [context + text])
+    (own,) = _pieces(encoding, [start, end])
+    return [*(_encode(tokenizer, [text])[0].ids if own is None else own), tokenizer.eos_token_id]
 
 
 def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from convrec.generation.pretrained import load_config, load_tokenizer, refusals
+from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.project.errors import InputError
 
 _ADAPTERS = "adapter_config.json"
@@ -68,10 +68,7 @@ def check_model(folder: Path, what: str, trust_remote_code: bool = False) -> Non
         raise InputError(
             f"{what}: its tokenizer has {len(tokenizer):,} tokens, its config.json {size:,}; take both from one model"
         )
-    if tokenizer.chat_template is None:
-        raise InputError(f"{what}: its tokenizer has no chat template; add chat_template.jinja to the folder")
-    if tokenizer.eos_token_id is None:
-        raise InputError(f"{what}: its tokenizer has no end token; name it as eos_token in tokenizer_config.json")
+    require_chat(tokenizer, what)
 
 
 def has_weights(folder: Path) -> bool:

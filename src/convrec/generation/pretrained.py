@@ -1,6 +1,7 @@
 """Models and tokenizers as they are loaded: weights from safetensors alone, and no code that lies beside them.
 
-Nothing else in the library calls `from_pretrained` of a model, a configuration or a tokenizer.
+Nothing else in the library calls `from_pretrained` of a model, a configuration or a tokenizer. A tokenizer's chat
+template is changed so that the same conversation always has the same prompt, here and wherever the model is saved to.
 """
 
 import json
@@ -9,12 +10,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from convrec.project.errors import InputError, outside_cause
 
 _ATTENTION = (None, "eager", "sdpa")  # of transformers itself; for others it can load kernels from the hub
 _DOWNLOAD = "download it again, or use another model"
+
+# What is put before a chat template. Each line ends in a newline, which Jinja drops after a block (`trim_blocks`).
+_DATE = {"%d": "26", "%b": "Jul", "%B": "July", "%m": "07", "%Y": "2024"}  # Llama's own, where there is no clock
+_REPLACED = "".join(f".replace('{directive}', '{value}')" for directive, value in _DATE.items())
+_FIXED = {
+    "strftime_now": f"{{% macro strftime_now(format) %}}{{{{ format{_REPLACED} }}}}{{% endmacro %}}\n",
+    "enable_thinking": "{% set enable_thinking = false %}\n",  # a completion is the list alone
+}
+# Turns of one role in a row become one, a first turn of the assistant follows an empty one of the user, and a system
+# message becomes the user's: a later one, or with KEPT = 0 each.
+_MERGED = """{% set merged = namespace(turns=[]) %}
+{% for message in messages %}
+{% set role = 'user' if message.role == 'system' and loop.index > KEPT else message.role %}
+{% if role == 'assistant' and merged.turns | rejectattr('role', 'equalto', 'system') | list | length == 0 %}
+{% set merged.turns = merged.turns + [{'role': 'user', 'content': ''}] %}
+{% endif %}
+{% if merged.turns and merged.turns[-1].role == role %}
+{% set text = merged.turns[-1].content + '\n\n' + message.content %}
+{% set merged.turns = merged.turns[:-1] + [{'role': role, 'content': text}] %}
+{% else %}
+{% set merged.turns = merged.turns + [{'role': role, 'content': message.content}] %}
+{% endif %}
+{% endfor %}
+{% set messages = merged.turns %}
+"""
+_CHATS = ("u", "su", "uu", "au", "uau", "uaau", "usu", "ssu", "sau")  # roles of the turns that a template must render
+_ROLES = {"s": "system", "u": "user", "a": "assistant"}
 
 
 @contextmanager
@@ -91,13 +120,54 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **opt
 
     For a Qwen2 folder AutoTokenizer always builds Qwen's own tokenizer class, which puts Qwen's word splitting in the
     place of the saved one; a tokenizer that was saved without a class of its own is loaded from its file alone.
-    Raises `InputError` where its code lies beside it and is not trusted.
+    Its chat template, if any, is that of `fixed_template`. Raises `InputError` where its code lies beside it and is
+    not trusted, and where its chat template cannot render chats.
     """
     config = Path(source) / "tokenizer_config.json"
     with refusals(source):
         saved = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class") if config.is_file() else None
         if saved == "TokenizersBackend":
-            fast: Any = PreTrainedTokenizerFast
-            return fast.from_pretrained(source, padding_side="left", **options)
-        loader: Any = AutoTokenizer
-        return loader.from_pretrained(source, padding_side="left", trust_remote_code=trust_remote_code, **options)
+            loader: Any = PreTrainedTokenizerFast
+        else:
+            loader, options = AutoTokenizer, {"trust_remote_code": trust_remote_code, **options}
+        tokenizer = loader.from_pretrained(source, padding_side="left", **options)
+        if tokenizer.chat_template is not None:
+            tokenizer.chat_template = fixed_template(tokenizer, str(source))
+    return tokenizer
+
+
+def fixed_template(tokenizer: Any, what: str) -> str:
+    """Return a tokenizer's chat template, with a fixed date and without thinking, that renders all kinds of chats.
+
+    If the template refuses turns or drops their words, turns are merged in it. Raises `InputError`, which names `what`,
+    if that does not help.
+    """
+    template: str = tokenizer.get_chat_template()
+    lines = [line for name, line in _FIXED.items() if name in template and line not in template]
+    template = "".join([*lines, template])
+    problem = ""
+    for merged in ("", _MERGED.replace("KEPT", "1"), _MERGED.replace("KEPT", "0")):
+        problem = next(filter(None, (_problem(tokenizer, merged + template, roles) for roles in _CHATS)), "")
+        if not problem:
+            return merged + template
+    raise InputError(f"{what}: its chat template {problem}; give it another one in chat_template.jinja")
+
+
+def _problem(tokenizer: Any, template: str, roles: str) -> str:
+    """Return what is wrong with a template's rendering of a chat with such turns; "" if nothing is."""
+    chat = [{"role": _ROLES[role], "content": f"word{place}"} for place, role in enumerate(roles)]
+    named = " ".join(message["role"] for message in chat)
+    try:
+        text = tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, TypeError, ValueError) as error:
+        return f"cannot render turns of {named} ({error})"
+    lost = [message["content"] for message in chat if message["content"] not in text]
+    return f"drops words from turns of {named}" if lost else ""
+
+
+def require_chat(tokenizer: Any, what: str) -> None:
+    """Raise `InputError`, which names `what`, if a tokenizer has no chat template or no end token."""
+    if tokenizer.chat_template is None:
+        raise InputError(f"{what}: its tokenizer has no chat template; add chat_template.jinja to the folder")
+    if tokenizer.eos_token_id is None:
+        raise InputError(f"{what}: its tokenizer has no end token; name it as eos_token in tokenizer_config.json")

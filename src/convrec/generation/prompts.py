@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from convrec.data.conversations import build_prompt, prompt_of_text
+from convrec.generation.line_tokens import render
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,10 @@ class PromptBuilder:
     """
 
     def __init__(self, tokenizer: Any, instruction: str | None, list_length: int, max_length: int | None):
-        self._tokenizer, self._max_length = tokenizer, max_length
+        self.tokenizer, self._max_length = tokenizer, max_length
         self._instruction, self._list_length = instruction, list_length
         self._stub = prompt_of_text("", instruction, list_length)
-        self._overhead = len(self._tokenize(self._render(self._stub))["input_ids"])
+        self._overhead = len(self._tokenize(render(tokenizer, self._stub))["input_ids"])
         # No token stands for more characters than its entry has: a longer text cannot fit, and is not tokenised.
         self._longest = max(map(len, tokenizer.get_vocab()))
         self.least = self._overhead + _ROOM
@@ -65,11 +66,6 @@ class PromptBuilder:
             return prompt
         self.cut += 1
         return self._cut_text(prompt[0], limit) if len(prompt) == 1 else self._cut_messages(prompt, limit)
-
-    def completion_length(self, completion: str) -> int:
-        """Return the tokens that an answer adds to its prompt, the template's end of it included."""
-        whole = self._render([*self._stub, {"role": "assistant", "content": completion}], add_generation_prompt=False)
-        return len(self._tokenize(whole)["input_ids"]) - self._overhead
 
     def report(self, what: str) -> float:
         """Log how many of the prompts so far were cut, if any, and return their share; 0 without prompts."""
@@ -134,11 +130,8 @@ class PromptBuilder:
         return self._fits(prompt, (self._overhead + limit) // 2)
 
     def _fits(self, prompt: Prompt, limit: int) -> bool:
-        text = self._render(prompt)
+        text = render(self.tokenizer, prompt)
         return len(text) <= limit * self._longest and len(self._tokenize(text)["input_ids"]) <= limit
 
-    def _render(self, prompt: Prompt, add_generation_prompt: bool = True) -> str:
-        return self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=add_generation_prompt)
-
     def _tokenize(self, text: str, **options: Any) -> Any:
-        return self._tokenizer(text, add_special_tokens=False, verbose=False, **options)
+        return self.tokenizer(text, add_special_tokens=False, verbose=False, **options)

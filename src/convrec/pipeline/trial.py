@@ -85,7 +85,7 @@ def trial_params(params: Params) -> Params:
     seldom = {"logging_steps": 1, "save_steps": STEPS * raw["rank_grpo"]["num_iterations"]}
     raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0, **seldom}
     raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": seldom["save_steps"]}
-    raw["rank_grpo"] |= {"decay_step": None, "decayed_learning_rate": None, **seldom}
+    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None, **seldom}
     raw["rank_grpo"]["preferences"]["rounds"] = 1
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
@@ -256,4 +256,4 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
     sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
-    return trial.seconds_per_step * (config.max_steps or math.ceil(sequences / rows_per_step(config)))
+    return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / rows_per_step(config)))

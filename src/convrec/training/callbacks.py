@@ -75,9 +75,9 @@ class HistoryCallback(TrainerCallback):
 class ValidationCallback(TrainerCallback):
     """Writes validation metrics to the history: at the start, every `every` steps, and at the end.
 
-    A checkpoint is saved whenever `metric` reaches a new best after step 0, and the trainer keeps the best checkpoint.
-    In a trainer's list of callbacks, this one must follow the `HistoryCallback`. Every process calls `measure`, which
-    must return the same metrics in each.
+    A checkpoint is saved whenever `metric` is better than at step 0 and at all steps since, and the trainer keeps the
+    best one. A best step of 0 in the state means that none was better. In a trainer's list of callbacks, this one must
+    follow the `HistoryCallback`. Every process calls `measure`, which must return the same metrics in each.
     """
 
     def __init__(self, measure: Measure, every: int, metric: str, history: HistoryCallback):
@@ -93,7 +93,7 @@ class ValidationCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step == 0:
-            self._run(model, state)
+            state.best_metric, state.best_global_step = self._run(model, state), 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step % self._every == 0 or state.global_step == state.max_steps:

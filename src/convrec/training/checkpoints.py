@@ -184,10 +184,10 @@ def last_checkpoint(folder: Path) -> Path | None:
     return next(reversed(complete_checkpoints(folder).values()), None)
 
 
-def best_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint with the best validation so far (see `ValidationCallback`), or None."""
+def best_step(folder: Path) -> int | None:
+    """Return the step with the best validation so far, 0 for the start (see `ValidationCallback`); None without one."""
     last = last_checkpoint(folder)
     if last is None:
         return None
-    state = json.loads((last / _STATE).read_text(encoding="utf-8"))
-    return complete_checkpoints(folder).get(state["best_global_step"])
+    step: int | None = json.loads((last / _STATE).read_text(encoding="utf-8"))["best_global_step"]
+    return step

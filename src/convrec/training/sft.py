@@ -46,13 +46,14 @@ def train_sft(
     validation: Dataset | None = None,
     **optimization: Any,
 ) -> Path:
-    """Train a model by the negative log-likelihood of the completions; return the folder it is saved in.
+    """Train a model by the negative log-likelihood of the labels; return the folder it is saved in.
 
-    `dataset` has the columns `prompt` and `completion` (the loss covers the completion) or `text` (the loss covers the
-    whole text). `max_length` counts tokens. The learning-rate schedule spans `num_train_epochs`; training stops at
-    optimiser step `checkpoint_step`, if given. The loss on `validation` is measured after each epoch (`eval_loss`); it
-    does not change the training. Training resumes from the newest checkpoint in `folder`. Batches have no
-    padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its results.
+    `dataset` has the columns `input_ids` and `labels` (the loss covers labels other than -100) or `text` (the loss
+    covers the whole text). `max_length` counts tokens. The learning-rate schedule spans `num_train_epochs`; training
+    stops at optimiser step `checkpoint_step`, if given. The loss on `validation` is measured after each epoch
+    (`eval_loss`); it does not change the training. Training resumes from the newest checkpoint in `folder`. Batches
+    have no padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its
+    results.
     `optimization` holds the fields of `config.Optimization`.
 
     Raises `Stopped` after a signal, and `NotFiniteError` if the loss or its gradient is not finite.

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from convrec.training.checkpoints import CompletionCallback, best_checkpoint, has_ended, last_checkpoint
+from convrec.training.checkpoints import CompletionCallback, best_step, has_ended, last_checkpoint
 
 STEPS = 14  # of batches of 4 prompts among 16 rows, each used twice: it ends in the second epoch
 OPTIONS = {
@@ -77,7 +77,7 @@ def test_the_checkpoints_of_a_folder_that_are_whole_last_best_and_the_end(tmp_pa
             CompletionCallback().on_save(SimpleNamespace(output_dir=tmp_path), state, None)
     assert last_checkpoint(tmp_path).name == "checkpoint-10", "the last was cut short"
     assert last_checkpoint(tmp_path / "nowhere") is None
-    assert best_checkpoint(tmp_path).name == "checkpoint-2"
+    assert best_step(tmp_path) == 2
     assert not has_ended(tmp_path / "checkpoint-10") and has_ended(tmp_path / "checkpoint-12")
     assert has_ended(tmp_path / "checkpoint-10", stop_step=10)
     (tmp_path / "checkpoint-10" / "trainer_state.json").unlink()

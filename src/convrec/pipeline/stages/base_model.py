@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
 from convrec.generation.list_lengths import require_length
-from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
@@ -104,6 +104,7 @@ def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
 
     chosen: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     tokenizer = load_tokenizer(config.name, **chosen)
+    require_chat(tokenizer, f"base_model.name = {config.name!r}")
     model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

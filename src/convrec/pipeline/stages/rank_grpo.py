@@ -13,12 +13,12 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.model_folders import check_model
-from convrec.generation.pretrained import load_config, load_tokenizer, refusals
+from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
-from convrec.project.config.rank_grpo import PREFERENCES, Rewards
+from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
@@ -28,7 +28,7 @@ from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
 from convrec.training.checkpoints import (
     CompletionCallback,
-    best_checkpoint,
+    best_step,
     complete_checkpoints,
     finished_model,
     has_ended,
@@ -111,10 +111,21 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     )
 
 
+def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) -> None:
+    """Lower `max_steps`, if there is one, to the steps of `num_train_epochs` over the prompts, at least one."""
+    lists = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size * config.num_iterations / lists)
+    if by_epochs < arguments.max_steps:
+        arguments.max_steps = max(1, by_epochs)
+        epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
+        logger.info("%d of rank_grpo.max_steps = %d steps: %s", arguments.max_steps, config.max_steps, epochs)
+
+
 def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
 
-    The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    If no checkpoint is better than the start, the start is written as `checkpoint-0`, and is the best. The folder's
+    `history.jsonl` holds every logged metric, `samples/` some rollouts.
     """
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
@@ -122,8 +133,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     for model in filter(None, (start, config.rewards.model)):
         load_config(model, trust_remote_code=trust)
     tokenizer = load_tokenizer(start, trust_remote_code=trust)
-    if tokenizer.chat_template is None:
-        raise InputError(f"rank_grpo.start = {config.start!r}: its tokenizer has no chat template; add one to it")
+    require_chat(tokenizer, f"rank_grpo.start = {config.start!r}")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
@@ -133,6 +143,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     guidance = Guidance.load(paths.guidance, catalog, trust_remote_code=trust_embedder)
     guidance = guidance if config.constrained and config.guided else None
     dataset = _dataset(params, paths, prompts, guidance)
+    _limit_steps(arguments, config, len(dataset))
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
@@ -145,6 +156,10 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
             None if trie is None else RolloutConstraint(catalog, trie, common.list_length),
             train_dataset=dataset,
             processing_class=tokenizer,
+            reward_processing_classes=[
+                load_tokenizer(reward, trust_remote_code=trust) if isinstance(reward, str) else None
+                for reward in rewards
+            ],
             callbacks=[history],
             peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
         )
@@ -172,8 +187,16 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         with stoppable(trainer, every=config.num_iterations):
             trainer.train(resume_from_checkpoint=str(own) if own else None)
     trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
-    best = best_checkpoint(folder) if config.output_checkpoint == "best" else None
-    return best or complete_checkpoints(folder).popitem()[1]
+    checkpoints = complete_checkpoints(folder)
+    last = max(checkpoints)
+    best = best_step(folder) if config.output_checkpoint == "best" else last
+    if best == 0:
+        logger.warning("no checkpoint has a better validation %s than step 0: the start remains the model", metric)
+        checkpoints[0] = folder / "checkpoint-0"
+        if is_main_process():
+            export_model(Path(start), start, tokenizer, checkpoints[0], common.repetition_penalty, trust)
+        trainer.accelerator.wait_for_everyone()
+    return checkpoints.get(last if best is None else best, checkpoints[last])
 
 
 def find_start(params: Params, paths: Paths) -> str:

@@ -7,9 +7,11 @@ import torch
 from datasets import Dataset
 
 from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
+from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.export import export_model, lora_config
+from convrec.generation.line_tokens import completion_tokens, generation_prompt
 from convrec.generation.pretrained import load_model, load_tokenizer
-from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
+from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.training import Optimization
@@ -24,22 +26,26 @@ from convrec.training.sft import train_sft
 
 
 def training_rows(frame: list[Row], column: str, prompts: PromptBuilder, max_length: int) -> list[Row]:
-    """Return prompt and completion of every demonstration, together at most `max_length` tokens.
+    """Return the tokens and labels of every demonstration: a prompt and its completion, at most `max_length` tokens.
 
-    The completion stays whole: it is what is learnt. So a prompt has what `max_length` leaves, where that is less than
-    the limit of `prompts`. Raises `InputError` where a completion leaves too little.
+    They are what the model is asked with later, and what it is to write: exactly the list and the end token. The
+    completion stays whole: it alone has labels. So a prompt has what `max_length` leaves, where that is less than the
+    limit of `prompts`. Raises `InputError` where a completion leaves too little.
     """
-    rows = []
+    tokenizer, context = prompts.tokenizer, generation_prompt(prompts.tokenizer)
+    asked: list[Prompt] = []
+    answers: list[TokenIds] = []
     for row in frame:
-        room = max_length - prompts.completion_length(row[column])
+        answers.append(completion_tokens(row[column], tokenizer, context))
+        room = max_length - len(answers[-1])
         if room < prompts.least:
             raise InputError(
                 f"sft.max_length = {max_length}: a demonstration of {max_length - room} tokens leaves {room} for its "
                 f"prompt, which needs {prompts.least}; set it to {max_length - room + prompts.least} or more"
             )
-        completion = [{"role": "assistant", "content": row[column]}]
-        rows.append({"prompt": prompts(row["messages"], room), "completion": completion})
-    return rows
+        asked.append(prompts(row["messages"], room))
+    pairs = list(zip(token_ids(tokenizer, asked), answers, strict=True))
+    return [{"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer} for prompt, answer in pairs]
 
 
 def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: Path, record: Run) -> tuple[Path, Any]:
