@@ -17,14 +17,14 @@ def project(tmp_path, monkeypatch, answer, event):
     mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
         store.write([mine, other], [event(mine, "up", "accepted")])
-    journal = Journal.create(JOURNAL)
+    journal = Journal.create(JOURNAL, "sqlite:///../feedback.db")
     journal.append(answer("dune", user_id="me", minutes=60 * 48))
     journal.close()
     return tmp_path
 
 
 def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
-    alive = Journal.create(JOURNAL)
+    alive = Journal.create(JOURNAL, "sqlite:///../feedback.db")
     alive.append(answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
