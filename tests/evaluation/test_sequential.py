@@ -153,7 +153,7 @@ def simulate(scenario: Scenario, rng: np.random.Generator, effect: float) -> tup
     if scenario.users == scenario.answers:
         users = np.arange(scenario.users)
     in_challenger = rng.random(scenario.users) < scenario.share
-    tastes = rng.lognormal(0, 0.5, scenario.users) + effect * in_challenger
+    tastes = np.maximum(0, rng.lognormal(0, 0.5, scenario.users) + effect * in_challenger)
     values = rng.poisson(tastes[users]).astype(float)
     if scenario.is_heavy:
         values = tastes[users] * (rng.pareto(1.5, scenario.answers) + 0.2)

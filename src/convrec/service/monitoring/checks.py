@@ -14,7 +14,6 @@ from convrec.service.monitoring.statistics import (
     Span,
     classifier_test,
     fall_span,
-    independent_units,
     item_distance,
     mean_span,
     quantile_span,
@@ -128,9 +127,12 @@ def _accepted(feedback: Feedback) -> tuple[np.ndarray, np.ndarray]:
 
 def _share(flags: pl.Series, unit: str, persons: pl.Series | None = None) -> _Judge:
     count, n = int(flags.sum()), len(flags)
-    units = None if persons is None else independent_units(persons)
-    samples = [] if persons is None else [persons]
-    return _Judge(n, unit, samples, lambda: (wilson(count, n, units), f"{count:,} answers"))
+
+    def measure() -> tuple[Span, str]:
+        span = wilson(count, n) if persons is None else mean_span(flags.to_numpy().astype(float), persons.to_numpy())
+        return span._replace(low=max(0.0, span.low)), f"{count:,} answers"
+
+    return _Judge(n, unit, [] if persons is None else [persons], measure)
 
 
 def _new_items(found: Watched) -> _Judge:
