@@ -21,6 +21,7 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.moves import roll_back
+from convrec.registry.policy import describe_experiment
 from convrec.registry.versions import MODEL_NAME
 from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
@@ -183,6 +184,9 @@ def test_an_invalid_experiment_has_no_verdict(champion, store, cli, tmp_path, ex
             "experiment", "status", "--stop-if-worse", "--feedback", f"sqlite:///{tmp_path}/feedback/feedback.db"
         )
         assert shown.status == 0 and problem in shown.out and read_experiment(champion).is_running
+        finish(champion, result, "invalid", "ops")
+        recorded = recorded_result(champion.get_model_version(MODEL_NAME, "2"), "1")
+        assert f": withheld; {result.problems[0]}" in describe_experiment(recorded)
 
 
 @pytest.mark.parametrize("returns", [False, True])

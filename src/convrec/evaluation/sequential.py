@@ -131,9 +131,9 @@ def _challenger_sums(parts: Sequence[np.ndarray], assigned: np.ndarray, share: f
     for start in range(0, len(assigned), block):
         own = assigned[start : start + block, None]
         drawn = np.hstack([own, rng.random((len(own), DRAWS), dtype=np.float32) < share]).astype(float)
-        there = [(total, part[:, start : start + block]) for total, part in zip(sums, parts, strict=True)]
-        for total, part in there:
-            total += part @ drawn[: part.shape[1]]
+        for total, part in zip(sums, parts, strict=True):
+            there = part[:, start : start + block]
+            total += there @ drawn[: there.shape[1]]
     return sums
 
 

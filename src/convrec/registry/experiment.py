@@ -237,6 +237,7 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     short = {
         "experiment": experiment.id,
         "verdict": ended.verdict,
+        "problems": value["problems"],
         "champion": experiment.champion,
         "ended": experiment.ended,
         "reason": experiment.reason,

@@ -196,7 +196,11 @@ def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, mon
     whole, parts = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
     assert export(store, whole) == 18
     monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 2)
+    read_rows, sizes = FeedbackStore._read, []
+    monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
     assert export(store, parts) == 18
+    assert max(map(len, sizes)) == 6, "all rows were in memory at once"
+    monkeypatch.undo()
     if ending != "parquet":
         assert whole.read_bytes() == parts.read_bytes()
     read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]

@@ -11,10 +11,13 @@ import mlflow
 import pytest
 from ruamel.yaml import YAML
 
+from convrec.data.catalog import Catalog
+from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.service.feedback.records import Answer, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
+from convrec.service.monitoring.window import read_feedback
 from tests.registry.registered import add_version, create_name
 from tests.service.monitoring.conftest import CHANGE, end_of
 
@@ -155,3 +158,18 @@ def test_one_users_empty_answers_are_not_those_of_many(project, cli, tmp_path):
     found = json.loads(cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json").out)
     (empty,) = (check for check in found["checks"] if check["name"] == "empty_answers")
     assert empty["figure"] == pytest.approx(30 / 129) and (empty["low"], empty["status"]) == (0, "ok")
+
+
+def test_the_window_is_read_in_parts(watched_project, monkeypatch):
+    catalog = Catalog.read(Paths(watched_project).catalog)
+    with closing(FeedbackStore(f"sqlite:///{watched_project / 'feedback' / 'feedback.db'}")) as store:
+        period = end_of(0), end_of(3)
+        whole, sizes, read_rows = read_feedback(store, catalog, *period), [], FeedbackStore._read
+        monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 50)
+        monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
+        parts = read_feedback(store, catalog, *period, with_messages=False)
+    assert max(map(len, sizes)) <= 51 * 10 and len(whole.answers) == 3 * 220
+    assert parts.answers.drop("messages").equals(whole.answers.drop("messages"))
+    assert parts.accepted.equals(whole.accepted) and parts.ranks.equals(whole.ranks)
+    assert parts.answers["messages"].null_count() == 3 * 220 and whole.answers["messages"].null_count() == 0
+    assert whole.ranks["shown"].to_list() == [660] * 10
