@@ -102,7 +102,7 @@ def _reach(rejected: np.ndarray, ranks: np.ndarray, room: np.ndarray) -> np.ndar
     return np.where(inside > 0, ranks[order][inside - 1], 0)
 
 
-def split_evidence(in_challenger: Sequence[bool], share: float) -> float:
+def split_evidence(in_challenger: Sequence[bool] | np.ndarray, share: float) -> float:
     """Return the logarithm of the evidence against the share of the challenger's users, the strongest one so far.
 
     `in_challenger` has an entry for each user, in the order of their appearance. The evidence is the Bayes factor of a
