@@ -105,7 +105,7 @@ def _weeks_figure(watched: Watched) -> Markup | None:
 
 def rank_spans(feedback: Feedback) -> dict[int, Span]:
     """Return the share of shown items that were accepted, with Wilson's interval by user, by rank."""
-    persons = feedback.answers["person"]
+    persons = feedback.answers["person"].to_numpy()
     part = independent_units(persons) / max(1, len(persons))  # of the answers, and so of the items at each rank
     return {rank: wilson(accepted, n, part * n) for rank, n, accepted in feedback.ranks.iter_rows()}
 
