@@ -58,7 +58,7 @@ def _read_period(
         pl.col("accepted").sum().cast(pl.Int64),
         wrong.alias("is_wrong"),
     )
-    lists = shown.group_by("answer_id", "list").agg(*numbers, wrong.alias("is_wrong"))
+    lists = shown.group_by("answer_id", "list").agg(*listed)
     counts = lists.group_by("answer_id").agg(pl.col("num_items", "accepted").sum(), pl.col("is_wrong").any())
     answers = answers.join(counts, on="answer_id", how="left", maintain_order="left")
     answers = answers.with_columns(pl.col("num_items", "accepted").fill_null(0), pl.col("is_wrong").fill_null(False))
