@@ -126,7 +126,7 @@ class Loop:
 
     def _decide(self, until: date) -> str:
         result = json.loads(_convrec("experiment", "status", "--json", "--feedback", self._feedback))
-        if result["verdict"] == "not decided":
+        if result["verdict"] in ("not decided", "withheld"):
             return f"{result['headline']}; the experiment goes on"
         _convrec("experiment", "stop", "--reason", result["verdict"], "--feedback", self._feedback)
         self._step, self.has_moved = self._rest, True

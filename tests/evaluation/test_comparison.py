@@ -8,6 +8,12 @@ from convrec.evaluation import comparison
 from convrec.evaluation.comparison import mean_interval, mean_intervals, paired_interval, ratio_interval
 
 
+@pytest.fixture(autouse=True)
+def few_persons(monkeypatch) -> None:
+    """Let examples of a few persons have intervals."""
+    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
+
+
 def _frame(**columns):
     return pd.DataFrame({"prompt_id": list("vwxyz"), "person": list("aabcc"), **columns})
 
@@ -66,3 +72,19 @@ def test_equal_systems_have_p_one_and_very_different_ones_the_least():
     one = pd.DataFrame({"prompt_id": np.arange(40), "person": np.arange(40), "m": np.linspace(0.1, 1, 40)})
     assert paired_interval(one, one, "m", 200, 0).p == 1
     assert paired_interval(one, one.assign(m=0.0), "m", 200, 0).p == pytest.approx(1 / 201)
+
+
+def test_few_persons_have_no_interval(monkeypatch):
+    """The interval of one person had no width, whatever the number of rows."""
+    monkeypatch.setattr(comparison, "MIN_PERSONS", 6)
+    frame = pd.DataFrame({"prompt_id": range(60), "person": np.arange(60) % 5, "m": np.arange(60) % 3.0, "n": 1.0})
+    for persons in (frame["person"], "everybody"):
+        few = frame.assign(person=persons)
+        assert mean_interval(few, "m", 200, 0) == (1.0, None, None, 60)
+        assert ratio_interval(few, "m", "n", 200, 0) == (1.0, None, None, 60)
+        assert paired_interval(few, few.assign(m=-1.0), "m", 200, 0)[:4] == (2.0, None, None, 60)
+    enough = frame.assign(person=np.arange(60) % 6)
+    interval = mean_interval(enough, "m", 200, 0)
+    assert interval.low is not None and interval.low < interval.high
+    half = enough.assign(m=np.where(enough["person"] < 5, enough["m"], np.nan))
+    assert mean_interval(half, "m", 200, 0).low is None, "of the persons with a value"

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from convrec.data.catalog_files import open_catalog
+from convrec.evaluation import comparison
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
@@ -14,6 +15,12 @@ ROWS = [
     {"response": "Dune (2021)\nAlien (1979)", "groundtruth": [["Alien", None]], "seen_titles": ["dune"]},
 ]
 SETTINGS = ScoringSettings(cutoffs=(1, 2), list_length=3)
+
+
+@pytest.fixture(autouse=True)
+def few_persons(monkeypatch) -> None:
+    """Let examples of a few persons have intervals."""
+    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
 
 
 def _write(folder, rows):
@@ -181,3 +188,9 @@ def test_a_line_without_a_year_names_an_item_only_if_no_other_has_its_title(tmp_
     scores = score_predictions(path, open_catalog(tmp_path / "catalog.csv")[0], SETTINGS)
     assert scores.intervals["recall@1"].mean == hit
     assert scores.intervals["in_catalog"].mean == (line != "Dune")
+
+
+def test_few_persons_have_no_interval(score, monkeypatch):
+    monkeypatch.setattr(comparison, "MIN_PERSONS", 6)
+    assert json.loads(score(ROWS, "--json").out)["intervals"]["recall@1"] == [None, None]
+    assert re.search(r"recall@1 +0\.\d+ +too few persons +3", score(ROWS).out)

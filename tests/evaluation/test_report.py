@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from convrec.data.matching import Truth
+from convrec.evaluation import comparison
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, training_figures
@@ -108,7 +109,8 @@ def test_each_prompt_has_one_failure_and_ties_go_by_loss_then_prompt_then_place(
     assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 2) == [3, 1]
 
 
-def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
+def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog, monkeypatch):
+    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
     rows = [
         {"prompt_id": "a", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": ["Up"]},
         {"prompt_id": "a", "groundtruth": [{"title": "Alien", "year": 1979}], "seen_titles": ["Up"]},
@@ -195,6 +197,7 @@ def test_the_card_and_the_words_say_what_is_better():
     evaluation = {
         "neighbours": _system(0.5),
         "ease": _system(0.45),
+        "item_knn": _system(0.42),
         "popularity": _system(0.1),
         "sft": _system(0.2),
         "sft_constrained": _system(0.25),
@@ -203,6 +206,8 @@ def test_the_card_and_the_words_say_what_is_better():
         "paired_ndcg_at_20": {
             "rank_grpo_constrained_over_sft_constrained": {"mean": 0.15, "low": 0.14, "high": 0.16, "p": 0.0005},
             "rank_grpo_constrained_over_neighbours": {"mean": -0.1, "low": -0.12, "high": -0.08, "p": 0.0123},
+            "rank_grpo_constrained_over_ease": {"mean": -0.05, "low": -0.09, "high": -0.01, "p": 0.02},
+            "rank_grpo_constrained_over_item_knn": {"mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.2},
             "rank_grpo_constrained_over_rank_grpo": {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.0005},
         },
     }
@@ -210,7 +215,7 @@ def test_the_card_and_the_words_say_what_is_better():
     facts = {fact.label: fact.value for fact in headline_facts(evaluation, systems, "ndcg_at_20")}
     assert facts == {
         "NDCG@20 gain over constrained SFT": "+0.150 ± 0.010",
-        "Place among the baselines": "3 of 4",
+        "Place among the baselines": "4 of 5",
         "Exact format": "100.0 %",
         "In catalog": "100.0 %",
         "Coverage": "50.0 %",
@@ -218,6 +223,15 @@ def test_the_card_and_the_words_say_what_is_better():
     assert findings(evaluation, systems, "ndcg_at_20") == [
         "Constrained Rank-GRPO beats constrained SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
         "Constrained Rank-GRPO loses to the strongest baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
-        "2 baselines score higher: neighbours, EASE.",
+        "2 baselines score clearly higher: neighbours, EASE.",
         "Without the constraint, its lists are worse: NDCG@20 falls by 0.100.",
     ]
+
+
+def test_without_an_interval_nothing_beats_or_loses():
+    gain = {"mean": 0.5, "low": None, "high": None, "p": 0.25}
+    evaluation = {"neighbours": _system(0.1), "sft": _system(0.1), "rank_grpo": _system(0.6)}
+    evaluation["paired_ndcg_at_20"] = {"rank_grpo_over_sft": gain, "rank_grpo_over_neighbours": {**gain, "mean": -0.5}}
+    first, second = findings(evaluation, system_names(evaluation), "ndcg_at_20")
+    assert first == "Rank-GRPO is not clearly different from SFT in NDCG@20: +0.500 (too few persons), p = 0.250."
+    assert "is not clearly different from the strongest baseline, neighbours," in second

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import mlflow
 import pytest
@@ -20,10 +21,12 @@ from convrec.registry.experiment import (
     start_experiment,
 )
 from convrec.registry.moves import roll_back
+from convrec.registry.policy import describe_experiment
 from convrec.registry.versions import MODEL_NAME
+from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
 from tasks.champion import watch_experiment
-from tests.registry.experimenting import answer_users
+from tests.registry.experimenting import START, answer_users
 from tests.registry.registered import promote_in_turn
 
 
@@ -96,12 +99,13 @@ def test_an_experiment_ends_if_its_result_cannot_be_recorded(champion, store, mo
 
 def test_the_result_of_an_ab_test(champion, store):
     experiment = start_experiment(champion, "2", 0.3, "ops")
-    assert read_result(store, experiment).headline.endswith("not decided; one side has no answers yet")
+    empty = read_result(store, experiment)
+    assert empty.headline.endswith("not decided; not enough data: the first analysis is after 100 answers")
     answer_users(store, experiment, (0.2, 0.4), 600)
     result = read_result(store, experiment)
     champion_side, challenger_side = result.sides
     answers, outcomes = store.answers(), store.outcomes()
-    assert champion_side.answers + challenger_side.answers == 600 == result.looks[-1].answers
+    assert champion_side.answers + challenger_side.answers == 600 and result.looks[-1].answers == 562
     for side in result.sides:  # by plain loops over the tables
         own = [row for row in answers.iter_rows(named=True) if row["arm"] == side.arm]
         assert side.answers == len(own)
@@ -109,7 +113,7 @@ def test_the_result_of_an_ab_test(champion, store):
         assert side.accepted == sum(row["accepted"] for row in outcomes.iter_rows(named=True) if row["arm"] == side.arm)
     assert challenger_side.answers == pytest.approx(180, abs=60)
     assert result.verdict == "better" and result.looks[-1].low > 0
-    assert result.looks[-1].mean == pytest.approx(challenger_side.per_answer - champion_side.per_answer)
+    assert result.looks[-1].mean == pytest.approx(challenger_side.per_answer - champion_side.per_answer, abs=0.05)
 
 
 def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
@@ -126,12 +130,63 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert ended.reason == "version 2 is worse than champion 1" and not ended.is_running
     version = champion.get_model_version(MODEL_NAME, "2")
     tag = json.loads(version.tags[RESULT_TAG])
-    assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 400)
+    assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 398)
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
     assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
     again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err
+
+
+def test_an_answer_counts_after_the_same_time_as_all_others(champion, store):
+    """Items accepted later than an hour after the answer do not count, nor do answers of the last hour."""
+    experiment, now = start_experiment(champion, "2", 0.5, "ops"), datetime.now(UTC)
+    times, events = [now - timedelta(hours=4), now - timedelta(hours=3), now - timedelta(minutes=30)], []
+    answers = [
+        Answer(f"a{number}", time, "u", experiment.id, "champion", 0.1, None, (Shown("", 1, "up", "1"),))
+        for number, time in enumerate(times)
+    ]
+    for answer, minutes in zip(answers, (59, 61, 1), strict=True):
+        time = answer.time + timedelta(minutes=minutes)
+        events.append(Event(f"e{answer.answer_id}", answer.answer_id, "", "up", "accepted", time))
+    store.write(answers, events)
+    side = read_result(store, experiment).sides[0]
+    assert (side.answers, side.accepted) == (2, 1)
+
+
+def _asked(number: int, arm: str, day: float = 0, has_items: bool = True, user: str | None = None):
+    shown = (Shown("", 1, "up", "1"),) if has_items else ()
+    user = user or f"u{number}"
+    return Answer(f"{user}-{day}-{arm}", START + timedelta(days=day), user, "x", arm, 0.1, None, shown)
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        ([], None),
+        ([_asked(number, "champion", user=f"new{number}") for number in range(60)], "all: 100 of 260"),
+        ([_asked(number, "champion", 3) for number in range(0, 60, 2)], "those on 2026-01-04: 0 of 30"),
+        ([_asked(n, ("champion", "challenger")[n % 2], 1, n % 2 == 0) for n in range(60)], "without items: 30 of 30"),
+        ([_asked(n, ("champion", "challenger")[n % 2], 1, False) for n in range(60)], None),
+        ([_asked(0, "challenger")], "1 users are in both arms"),
+    ],
+    ids=["valid", "users lost", "another time", "answers lost", "answers lost in both", "both arms"],
+)
+def test_an_invalid_experiment_has_no_verdict(champion, store, cli, tmp_path, extra, problem):
+    started = start_experiment(champion, "2", 0.5, "ops")
+    answers = [_asked(number, ("champion", "challenger")[number % 2]) for number in range(200)] + extra
+    store.write([replace(answer, experiment=started.id) for answer in answers], [])
+    result = read_result(store, started)
+    assert (result.verdict == "withheld") == (problem is not None)
+    assert problem is None or (problem in result.problems[0] and problem in result.headline)
+    if problem:
+        shown = cli(
+            "experiment", "status", "--stop-if-worse", "--feedback", f"sqlite:///{tmp_path}/feedback/feedback.db"
+        )
+        assert shown.status == 0 and problem in shown.out and read_experiment(champion).is_running
+        finish(champion, result, "invalid", "ops")
+        recorded = recorded_result(champion.get_model_version(MODEL_NAME, "2"), "1")
+        assert f": withheld; {result.problems[0]}" in describe_experiment(recorded)
 
 
 @pytest.mark.parametrize("returns", [False, True])

@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from convrec.evaluation.comparison import Gain
@@ -20,6 +22,7 @@ from convrec.registry.decisions import (
     SliceChange,
     decision_markdown,
 )
+from convrec.registry.measure import slice_changes
 from convrec.registry.policy import decide, load_policy, parse_policy
 from tests.small_project import ROOT
 
@@ -233,3 +236,21 @@ def test_a_policy_s_file_must_be_there(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         load_policy([5], tmp_path / "promotion.yaml")
     assert load_policy([2, 6], ROOT / "promotion.yaml") == POLICY, "it names no cutoff"
+
+
+def test_too_few_persons_pass_no_gate():
+    """One person's rows gave an interval without width, whose lower end was above any limit."""
+    gain = Gain(0.3, None, None, 90, 0.04)
+    decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": gain}, baselines={"neighbours": gain}))
+    failed = [gate for gate in decision.gates if not gate.passed]
+    assert "ndcg gain, lower end" in [gate.name for gate in failed]
+    assert all(gate.detail == "not enough data: too few persons, 90 rows" for gate in failed)
+    within = _policy(gains={"ndcg": {"min": -0.1, "max_p": 1.0}})
+    kept = decide(within, replace(COMPARISON, gains={"ndcg": Gain(0.0, -0.05, 0.05, 90, 1.0)}))
+    assert kept.reason.startswith("within the allowed loss of version "), "it is not better"
+
+
+def test_a_slice_of_few_persons_is_left_out():
+    slices, persons = pd.DataFrame({"mentions": ["0"] * 60 + ["1"] * 60}), pd.Series([*range(60), *([7] * 60)])
+    scores = [pd.Series(np.linspace(0, 1, 120)), pd.Series(np.ones(120))]
+    assert [change.name for change in slice_changes(slices, scores, persons)] == ["0"]

@@ -1,6 +1,7 @@
 """Confidence intervals and p-values. The bootstrap draws persons, because the rows of one person are correlated.
 
-Score tables have a column `person`, the person of each row (see `conversations.person_of`).
+Score tables have a column `person`, the person of each row (see `conversations.person_of`). An interval needs at least
+`MIN_PERSONS` of them; without it, its ends are None.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from convrec.data.conversations import Row, truths
 from convrec.data.matching import relevance
 
 KEYS = ["prompt_id", "person"]  # the columns of a score table that are not scores
+MIN_PERSONS = 6  # with fewer, the p-value of no sign flip is below 5 %, and intervals may have no width
 _BLOCK = 2_000_000  # weights in memory at once, 8 bytes each
 _ROUNDING = 1e-9  # relative tolerance: sums of the same numbers in another order count as equal
 
@@ -22,8 +24,8 @@ class Interval(NamedTuple):
     """A mean over `n` rows, and its 95 % percentile interval."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
 
 
@@ -31,8 +33,8 @@ class Gain(NamedTuple):
     """A mean difference over `n` rows, its 95 % interval, and the p-value of no difference."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
     p: float
 
@@ -69,6 +71,14 @@ def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed
         return sums[:, :width] / sums[:, width:]
 
 
+def _interval(mean: float, low: float, high: float, rows: int, persons: int) -> Interval:
+    return (
+        Interval(float(mean), float(low), float(high), rows)
+        if persons >= MIN_PERSONS
+        else Interval(float(mean), None, None, rows)
+    )
+
+
 def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int) -> dict[str, Interval]:
     """Return each metric's mean over the rows where it is not NaN, with its interval.
 
@@ -84,11 +94,10 @@ def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, s
         there = there[:, :1]  # all metrics have the same rows
     sums, counts = (_person_sums(scores["person"], part) for part in (values, there.astype(float)))
     low, high = np.nanquantile(_ratios(sums, counts, samples, seed), [0.025, 0.975], axis=0)
-    sizes = np.broadcast_to(there.sum(axis=0), len(metrics))
+    sizes, persons = (np.broadcast_to(part.sum(axis=0), len(metrics)) for part in (there, counts > 0))
     means = values.sum(axis=0) / sizes
     return {
-        metric: Interval(float(means[i]), float(low[i]), float(high[i]), int(sizes[i]))
-        for i, metric in enumerate(metrics)
+        metric: _interval(means[i], low[i], high[i], int(sizes[i]), int(persons[i])) for i, metric in enumerate(metrics)
     }
 
 
@@ -108,7 +117,7 @@ def ratio_interval(scores: pd.DataFrame, numerator: str, denominator: str, sampl
         return None
     ratios = _ratios(_person_sums(rows["person"], over), _person_sums(rows["person"], under), samples, seed)
     low, high = np.nanquantile(ratios[np.isfinite(ratios)], [0.025, 0.975])
-    return Interval(float(over.sum() / under.sum()), float(low), float(high), len(rows))
+    return _interval(over.sum() / under.sum(), low, high, len(rows), rows["person"].nunique())
 
 
 def _sign_flip_p(differences: np.ndarray, samples: int, seed: int) -> float:

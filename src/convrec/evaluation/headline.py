@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED, system_names
 
+TOO_FEW = "too few persons"  # for an interval
+_VERBS = {1: "beats", -1: "loses to", 0: "is not clearly different from"}
+
 
 class Fact(NamedTuple):
     """One cell of the card."""
@@ -20,15 +23,31 @@ def p_words(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def spread(interval: Mapping[str, Any], scale: float = 1) -> str:
+def bounds(interval: Mapping[str, Any], form: str = ".4f") -> str:
+    """Return the ends of a 95 % interval as text, in brackets."""
+    if interval["low"] is None:
+        return f"({TOO_FEW})"
+    return f"[{interval['low']:{form}}, {interval['high']:{form}}]"
+
+
+def excludes_zero(gain: Mapping[str, Any] | None) -> int:
+    """Return 1 if a difference's 95 % interval is above 0, -1 if it is below, else 0; also without an interval."""
+    if not gain or gain["low"] is None:
+        return 0
+    return int(gain["low"] > 0) - int(gain["high"] < 0)
+
+
+def spread(interval: Mapping[str, Any], scale: float = 1, digits: int = 3) -> str:
     """Return half the width of a 95 % interval as text, after ±; `scale` is 100 for percentages."""
+    if interval["low"] is None:
+        return f"({TOO_FEW})"
     half = scale * (interval["high"] - interval["low"]) / 2
-    return f"± {half:.1f}" if scale == 100 else f"± {half:.3f}"
+    return f"± {half:.1f}" if scale == 100 else f"± {half:.{digits}f}"
 
 
 def with_interval(interval: Mapping[str, Any]) -> str:
     """Return a mean and its 95 % interval as text, with four digits."""
-    return f"{interval['mean']:.4f} [{interval['low']:.4f}, {interval['high']:.4f}]"
+    return f"{interval['mean']:.4f} {bounds(interval)}"
 
 
 def gain_words(gain: Mapping[str, Any]) -> str:
@@ -95,17 +114,17 @@ def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline
     sentences = []
     for other in dict.fromkeys([base, *others[:1]]):
         if gain := gains.get(f"{ours}_over_{other}"):
-            verb = "beats" if gain["low"] > 0 else "loses to" if gain["high"] < 0 else "is not clearly different from"
+            verb = _VERBS[excludes_zero(gain)]
             what = f"the strongest baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
             subject = _in_a_sentence(systems[ours])
             sentences.append(f"{subject[0].upper()}{subject[1:]} {verb} {what} in {metric}: {gain_words(gain)}.")
-    ahead = [key for key in others if evaluation[key][headline] > evaluation[ours][headline]]
+    ahead = [key for key in others if excludes_zero(gains.get(f"{ours}_over_{key}")) < 0]
     if len(ahead) > 1:
         names = ", ".join(systems[key] for key in ahead)
-        sentences.append(f"{len(ahead)} baselines score higher: {names}.")
+        sentences.append(f"{len(ahead)} baselines score clearly higher: {names}.")
     bound = "rank_grpo" + UNGUIDED if "rank_grpo" + UNGUIDED in evaluation else ours
-    if (gain := gains.get(f"{ours}_over_{bound}")) and gain["low"] > 0:
+    if (gain := gains.get(f"{ours}_over_{bound}")) and excludes_zero(gain) > 0:
         sentences.append(f"Without guidance, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
-    if (gain := gains.get(f"{bound}_over_rank_grpo")) and gain["low"] > 0:
+    if (gain := gains.get(f"{bound}_over_rank_grpo")) and excludes_zero(gain) > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
     return sentences

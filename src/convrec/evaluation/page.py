@@ -122,7 +122,8 @@ def lines(frame: pd.DataFrame, names: Mapping[str, str], x: str = "step") -> lis
 
 def errors(frame: pd.DataFrame, color: str) -> dict[str, Any]:
     """Return the error bars of `low` and `high` around `mean`; wider than a marker, so that short ones stay visible."""
-    ends = {"array": (frame["high"] - frame["mean"]).tolist(), "arrayminus": (frame["mean"] - frame["low"]).tolist()}
+    low, high = (frame[end].astype(float) for end in ("low", "high"))  # None without an interval
+    ends = {"array": (high - frame["mean"]).tolist(), "arrayminus": (frame["mean"] - low).tolist()}
     return {"type": "data", "symmetric": False, **ends, "color": color, "thickness": 1.5, "width": 6}
 
 

@@ -14,6 +14,7 @@ from convrec.data.parsing import read_list
 from convrec.data.rows import usable_item
 from convrec.data.titles import usable_id
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
+from convrec.evaluation.headline import TOO_FEW
 from convrec.evaluation.scoring import RowScore, score_row, score_table
 from convrec.project.errors import InputError
 from convrec.project.table import TextTable
@@ -125,7 +126,11 @@ def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:
     sizes = f"{scores.n:,} rows, {scores.n_prompts:,} prompts"
     Console(highlight=False).print(f"{sizes}; protocol {settings.protocol}, {settings.list_length} ranks")
     rows = [
-        (name, f"{interval.mean:.4f}", f"{interval.low:.4f} to {interval.high:.4f}", f"{interval.n:,}")
+        (name, f"{interval.mean:.4f}", _ends(interval), f"{interval.n:,}")
         for name, interval in scores.intervals.items()
     ]
     TextTable(("metric", "mean", "95 % interval", "n"), rows).print()
+
+
+def _ends(interval: Interval) -> str:
+    return TOO_FEW if interval.low is None else f"{interval.low:.4f} to {interval.high:.4f}"

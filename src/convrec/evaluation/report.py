@@ -12,7 +12,7 @@ from convrec.evaluation.figures import (
     system_figures,
     training_figures,
 )
-from convrec.evaluation.headline import findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.headline import excludes_zero, findings, gain_words, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
 from convrec.evaluation.systems import (
@@ -102,6 +102,7 @@ def render_report(
         recall=recall,
         facts=headline_facts(evaluation, systems, headline),
         words=findings(evaluation, systems, headline),
+        excludes_zero=excludes_zero,
         spread=spread,
         p_words=p_words,
         gain_words=gain_words,

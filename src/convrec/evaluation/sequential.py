@@ -1,116 +1,160 @@
-"""Tests of online experiments that may be looked at after every answer: confidence sequences and always-valid p-values.
+"""The test of online experiments, which may be read at any time: a sequential re-randomization test.
 
-A fixed-sample interval that is looked at again and again excludes the truth sooner or later. A confidence sequence
-covers it at all times at once, with probability 1 - alpha, so an experiment may stop whenever the sequence has decided
-(Howard et al., 2021, arXiv 1810.08240). The p-value is the smallest alpha whose sequence has excluded "no difference"
-up to now (Johari et al., 2017, arXiv 1512.04922).
+The arm of each user is drawn alone, so the draw can be repeated: if the challenger changes nothing, the statistic of
+the real arms is exchangeable with those of drawn arms, whatever users answer, how often they ask, and how unequal the
+arms are. Answers of one user are summed, and the user moves as a whole (Plamadeala and Rosenberger, Annals of
+Statistics 40(1), 2012: sequential monitoring with conditional randomization tests).
 
-The answers of one user are correlated, and the tests account for it: the variance is that of the users' sums. What
-grows with time is the number of *effective* answers, the number of answers of different users that would give the same
-precision. Sums whose parts are positively correlated cross a boundary less often than sums of independent parts with
-the same variances (Slepian's inequality, 1962), so the error rate stays below alpha.
+The data are analysed after fixed numbers of answers, so that later answers change no earlier analysis. Each analysis
+spends 4.5 % of what is left of the level alpha (Lan and DeMets, Biometrika 70(3), 1983): it rejects those draws of arms
+that are the most extreme of all that were not rejected before, and "no difference" if the real arms are among them.
+Never more than a share alpha of all draws is rejected, so the analyses together find what is not there with a
+probability of at most alpha. The p-value is the smallest level, of some, that rejects the real arms.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import lambertw
+import pandas as pd
+from scipy.special import betaln, xlog1py, xlogy
 
-MIN_USERS = 20  # in each arm; the bounds of the A/B test are asymptotic, and infinite before
-PLANNED = 500  # effective answers at which the A/B test's sequence is tightest
-MAX_LOOKS = 200
+MIN_USERS = 20  # in each arm; before, an analysis decides nothing
+DRAWS = 9_999  # of the arms; the test is exact with any number
+FIRST_LOOK = 100  # answers at the first analysis
+_PER_DECADE = 20  # analyses: 100, 112, 126, ..., 1000, ... answers
+_LEFT = 10 ** (-1 / 50)  # of the level, after an analysis; a tenth of it is left after 50 of them
+_LEVELS = np.geomspace(0.001, 1, 31)  # of p-values
+_BLOCK = 4_000_000  # drawn arms in memory at once, 8 bytes each
+_DIGITS = 9  # of a statistic; equal arms in another order of sums have equal statistics
 
 
 class Look(NamedTuple):
-    """An experiment after its first `answers` answers.
+    """An analysis of the first `answers` answers.
 
     `mean` is the estimate, `low` and `high` the bounds of its confidence sequence, `p` the always-valid p-value: the
-    smallest one so far. `effective` is the number of effective answers.
+    smallest one so far.
     """
 
     answers: int
     users: int
-    effective: float
     mean: float
     low: float
     high: float
     p: float
 
 
-def mixture_scale(alpha: float, planned: float) -> float:
-    """Return rho squared, with which the sequence of `normal_margin` is tightest after `planned` answers.
-
-    rho² = (-W(-alpha²/e) - 1) / planned, with the lower branch of Lambert's W (Waudby-Smith et al., 2021, arXiv
-    2103.06476, appendix B).
-    """
-    return float(-lambertw(-(alpha**2) / np.e, k=-1).real - 1) / planned
-
-
-def normal_margin(effective: float, alpha: float, planned: float = PLANNED) -> float:
-    """Return half the width of the asymptotic confidence sequence of a mean, in standard errors of the mean.
-
-    sqrt(2 (t rho² + 1) / (t rho²) log(sqrt(t rho² + 1) / alpha)) after t answers (Waudby-Smith et al., 2021, theorem
-    2.2, there multiplied by sigma / sqrt(t)).
-    """
-    u = effective * mixture_scale(alpha, planned)
-    return float(np.sqrt(2 * (u + 1) / u * np.log(np.sqrt(u + 1) / alpha)))
-
-
-def normal_p(z: float, effective: float, alpha: float, planned: float = PLANNED) -> float:
-    """Return the level at which the sequence of `normal_margin` just excludes a mean `z` standard errors away."""
-    u = effective * mixture_scale(alpha, planned)
-    return float(min(1.0, np.sqrt(u + 1) * np.exp(-(z**2) * u / (2 * (u + 1)))))
+def look_sizes(num_answers: int) -> list[int]:
+    """Return the numbers of answers at which so many answers are analysed; more answers only add to them."""
+    sizes: list[int] = []
+    while (size := round(FIRST_LOOK * 10 ** (len(sizes) / _PER_DECADE))) <= num_answers:
+        sizes.append(size)
+    return sizes
 
 
 def compare_arms(
     users: Sequence[str], in_challenger: Sequence[bool], values: Sequence[float], share: float, alpha: float
 ) -> list[Look]:
-    """Return the looks at an A/B test: the difference of the mean values per answer, challenger minus champion.
+    """Return the analyses of an A/B test: the difference of the mean values per answer, challenger minus champion.
 
-    `users`, `in_challenger` and `values` have one entry for each answer, oldest first. There is a look after each
-    answer, or `MAX_LOOKS` evenly spaced ones. `share` is the probability that a user is in the challenger's arm. Before
-    each arm has `MIN_USERS` users and both have different values, the bounds are infinite and p is 1.
+    `users`, `in_challenger` and `values` have one entry for each answer, oldest first. `share` is the probability that
+    a user is in the challenger's arm. While an arm has fewer than `MIN_USERS` users, or all values are equal, the
+    bounds are infinite and p stays as it is.
     """
-    codes = np.unique(np.asarray(users, dtype=object).astype(str), return_inverse=True)[1]
-    arms, outcomes = np.asarray(in_challenger, dtype=bool), np.asarray(values, dtype=float)
-    looks: list[Look] = []
-    for size in np.unique(np.linspace(1, len(codes), min(len(codes), MAX_LOOKS)).round().astype(int)).tolist():
-        one, other = (
-            _side(codes[:size][arms[:size] == side], outcomes[:size][arms[:size] == side]) for side in (False, True)
-        )
-        num_users, mean = one.users + other.users, other.mean - one.mean
-        before = looks[-1].p if looks else 1.0
-        if min(one.users, other.users) < MIN_USERS or not one.variance or not other.variance:
-            looks.append(Look(size, num_users, 0.0, mean, -np.inf, np.inf, before))
-            continue
-        variance = one.variance + other.variance
-        effective = (one.spread / (1 - share) + other.spread / share) / variance
-        margin = normal_margin(effective, alpha) * np.sqrt(variance)
-        p = normal_p(mean / np.sqrt(variance), effective, alpha)
-        looks.append(Look(size, num_users, effective, mean, mean - margin, mean + margin, min(p, before)))
+    sizes = look_sizes(len(users))
+    if not sizes:
+        return []
+    codes = pd.factorize(np.asarray(users[: sizes[-1]], dtype=object))[0]  # in the order of their first answers
+    arms, outcomes = np.asarray(in_challenger, dtype=bool)[: len(codes)], np.asarray(values, dtype=float)[: len(codes)]
+    numbers = [int(codes[:size].max()) + 1 for size in sizes]
+    parts = [_user_sums(codes[:size], outcomes[:size]) for size in sizes]
+    assigned = np.zeros(numbers[-1], dtype=bool)
+    assigned[codes] = arms
+    challengers = _challenger_sums(parts, assigned, share)
+    levels = np.unique([*_LEVELS, alpha])
+    rejected, looks, low, high = np.zeros((len(levels), DRAWS + 1), dtype=bool), list[Look](), -np.inf, np.inf
+    for number, size in enumerate(sizes):
+        mean, error, statistics = _statistics(parts[number].sum(axis=1), challengers[number])
+        ordered = np.sort(statistics)
+        above = len(ordered) - np.searchsorted(ordered, statistics, "left")
+        ranks = np.minimum(above, np.searchsorted(ordered, statistics, "right"))  # from the nearer end, 1 and up
+        reach = _reach(rejected, ranks, levels * (1 - _LEFT ** (number + 1)) * len(ranks))
+        # A level rejects only what all larger ones reject.
+        rejected = np.logical_and.accumulate((rejected | (ranks <= reach[:, None]))[::-1])[::-1]
+        if rank := int(reach[np.searchsorted(levels, alpha)]):
+            drawn = np.sort(statistics[1:])
+            if np.isfinite(error):
+                low, high = mean - drawn[-rank] * error, mean - drawn[rank - 1] * error
+        p = float(levels[rejected[:, 0]].min(initial=1.0))
+        looks.append(Look(size, numbers[number], mean, float(low), float(high), p))
     return looks
 
 
-class _Side(NamedTuple):
-    """One arm: its mean per answer, the variance of that mean over users, the variance of single answers, its users."""
+def _reach(rejected: np.ndarray, ranks: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Return for each level the last rank at which no more draws are rejected, old and new ones, than there is room.
 
-    mean: float
-    variance: float
-    spread: float
-    users: int
-
-
-def _side(codes: np.ndarray, values: np.ndarray) -> _Side:
-    """Return the mean of an arm with the variance of a ratio of the users' sums (Deng et al., 2018, arXiv 1803.06336).
-
-    The users' residuals are r = sum of values - mean * number of answers; the variance is G / (G - 1) * sum(r²) / n²,
-    and at least that of independent answers.
+    Shape: rejected (L, D), ranks (D,), room (L,), result (L,).
     """
-    if not len(codes):
-        return _Side(float("nan"), 0.0, 0.0, 0)
-    mean, spread = float(values.mean()), float(values.var())
-    num_users = int(np.count_nonzero(np.bincount(codes)))
-    residuals = np.bincount(codes, weights=values - mean)
-    variance = num_users / max(1, num_users - 1) * float((residuals**2).sum()) / len(values) ** 2
-    return _Side(mean, max(variance, spread / len(values)), spread, num_users)
+    order = np.argsort(ranks, kind="stable")
+    last = np.searchsorted(ranks[order], ranks[order], "right") - 1  # draws of equal rank are rejected together
+    counts = rejected.sum(axis=1, keepdims=True) + np.cumsum(~rejected[:, order], axis=1)[:, last]
+    inside = (counts <= room[:, None]).sum(axis=1)
+    return np.where(inside > 0, ranks[order][inside - 1], 0)
+
+
+def split_evidence(in_challenger: Sequence[bool] | np.ndarray, share: float) -> float:
+    """Return the logarithm of the evidence against the share of the challenger's users, the strongest one so far.
+
+    `in_challenger` has an entry for each user, in the order of their appearance. The evidence is the Bayes factor of a
+    uniform prior; with the right share, it ever exceeds x with a probability of at most 1 / x (Lindon and Malek, 2020,
+    arXiv 2011.03567).
+    """
+    challengers = np.concatenate([[0], np.cumsum(in_challenger)])
+    champions = np.arange(len(challengers)) - challengers
+    factors = betaln(1 + challengers, 1 + champions) - xlogy(challengers, share) - xlog1py(champions, -share)
+    return float(factors.max())
+
+
+def _user_sums(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return for each user: 1, answers n, sum of values s, n², n s and s². Shape: (6, users)."""
+    n, s = np.bincount(codes).astype(float), np.bincount(codes, weights=values)
+    return np.stack([np.ones_like(n), n, s, n * n, n * s, s * s])
+
+
+def _challenger_sums(parts: Sequence[np.ndarray], assigned: np.ndarray, share: float) -> list[np.ndarray]:
+    """Return the sums of `_user_sums` over the challenger's users, for the real arms and the drawn ones, by analysis.
+
+    A user's drawn arms do not depend on the users who come later. Shape: (6, 1 + DRAWS) each.
+    """
+    rng = np.random.default_rng(0)
+    sums, block = [np.zeros((6, DRAWS + 1)) for _ in parts], max(1, _BLOCK // DRAWS)
+    for start in range(0, len(assigned), block):
+        own = assigned[start : start + block, None]
+        drawn = np.hstack([own, rng.random((len(own), DRAWS), dtype=np.float32) < share]).astype(float)
+        for total, part in zip(sums, parts, strict=True):
+            there = part[:, start : start + block]
+            total += there @ drawn[: there.shape[1]]
+    return sums
+
+
+def _statistics(everyone: np.ndarray, challenger: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Return the observed difference of means, its standard error, and the differences over their standard errors.
+
+    The first column of `challenger` is the observed one. The variance of a mean per answer is that of a ratio of the
+    users' sums (Deng et al., 2018, arXiv 1803.06336): G / (G - 1) * sum(r²) / n² with the residuals r = s - mean * n of
+    G users. Where it is not known, the error is infinite and the statistic 0. Shape: (6,), (6, D).
+    """
+    means, variances, enough = [], [], np.ones(challenger.shape[1], dtype=bool)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for users, n, s, nn, ns, ss in (challenger, everyone[:, None] - challenger):
+            mean = s / n
+            squares = np.maximum(0, ss - 2 * mean * ns + mean**2 * nn)
+            means.append(mean)
+            variances.append(users / (users - 1) * squares / n**2)
+            enough &= users >= MIN_USERS
+        difference, variance = means[0] - means[1], variances[0] + variances[1]
+        # Squares of equal values are 0, but for rounding.
+        enough &= variance > 1e-12 * (means[0] ** 2 + means[1] ** 2)
+        error = np.where(enough, np.sqrt(variance), np.inf)
+        statistics = np.where(enough, difference / error, 0).round(_DIGITS)
+    return float(difference[0]), float(error[0]), statistics

@@ -17,7 +17,7 @@ from convrec.classical.guidance import load_guide
 from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
-from convrec.evaluation.headline import with_interval
+from convrec.evaluation.headline import bounds, with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.export import export_model
@@ -158,7 +158,7 @@ def _require_made(**made: Path) -> None:
 
 
 def _gain_text(gain: Mapping[str, float] | None) -> str:
-    return f"{gain['mean']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]" if gain else ""
+    return f"{gain['mean']:+.4f} {bounds(gain, '+.4f')}" if gain else ""
 
 
 def variant(name: str) -> dict[str, Any]:

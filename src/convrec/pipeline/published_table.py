@@ -9,6 +9,7 @@ from rich.console import Console
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
+from convrec.evaluation.headline import spread
 from convrec.evaluation.published import PUBLISHED, published_scores
 from convrec.evaluation.systems import system_names
 from convrec.evaluation.table import read_evaluation
@@ -72,7 +73,7 @@ def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
 
 
 def _cell(mean: float, interval: dict[str, Any]) -> str:
-    return f"{mean:.4f} ± {(interval['high'] - interval['low']) / 2:.4f}"
+    return f"{mean:.4f} {spread(interval, digits=4)}"
 
 
 def _changes(params: Params) -> list[str]:

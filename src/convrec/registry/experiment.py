@@ -7,8 +7,9 @@ result is kept on the challenger.
 import json
 import logging
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import mlflow
@@ -16,18 +17,20 @@ import numpy as np
 import polars as pl
 from mlflow.entities.model_registry import ModelVersion
 
-from convrec.evaluation.sequential import Look, compare_arms
+from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_arms, split_evidence
 from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import MODEL_NAME, find_model, find_version
-from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WORSE, Experiment
+from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WITHHELD, WORSE, Experiment
 from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 
 EXPERIMENT_TAG = "experiment"
 RESULT_TAG = "experiment.result"  # on the challenger's version
+OUTCOME_TIME = timedelta(hours=1)
 _MAX_REASON = 500  # characters: MLflow's tags hold 5,000
+_DOUBT = 1000  # a check of a valid experiment fails with a probability of at most 1 / 1000
 
 
 def read_experiment(client: mlflow.MlflowClient) -> Experiment | None:
@@ -124,15 +127,18 @@ class Side:
 
 @dataclass(frozen=True)
 class Result:
-    """An experiment's two sides, and the looks at them after each answer."""
+    """An experiment's two sides, the analyses of them, and what makes it invalid."""
 
     experiment: Experiment
     sides: tuple[Side, Side]
     looks: tuple[Look, ...]
+    problems: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
-        """What the first look with a p-value of at most alpha says; later ones cannot take it back."""
+        """What the first analysis with a p-value of at most alpha says; withheld from an invalid experiment."""
+        if self.problems:
+            return WITHHELD
         for look in self.looks:
             if look.p <= self.experiment.alpha:
                 return BETTER if look.mean > 0 else WORSE
@@ -143,14 +149,14 @@ class Result:
         """The result in one line."""
         experiment = self.experiment
         versions = f"version {experiment.challenger} against champion {experiment.champion}"
-        start = f"experiment {experiment.id}, {versions}: {self.verdict}"
-        if not self.looks or not np.isfinite(self.looks[-1].mean):
-            return f"{start}; one side has no answers yet"
+        start = "; ".join([f"experiment {experiment.id}, {versions}: {self.verdict}", *self.problems])
+        if not self.looks:
+            return f"{start}; not enough data: the first analysis is after {FIRST_LOOK} answers"
         last = self.looks[-1]
+        size = f"the first {last.answers:,} answers, of {last.users:,} users"
+        if not np.isfinite([last.low, last.high]).all():
+            return f"{start}; not enough data: too few users, or equal values, in {size}"
         interval = f"{1 - experiment.alpha:.0%} confidence sequence {last.low:+.3f} to {last.high:+.3f}"
-        if not np.isfinite(last.low):
-            interval = "too few users for a confidence sequence"
-        size = f"{last.answers} answers of {last.users} users"
         return f"{start}; {last.mean:+.3f} accepted items per answer, {interval}, p = {last.p:.3g}, {size}"
 
     def to_json(self) -> dict[str, Any]:
@@ -158,7 +164,8 @@ class Result:
         last = self.looks[-1]._asdict() if self.looks else {}
         finite = {name: value if np.isfinite(value) else None for name, value in last.items()}
         sides = [{**asdict(side), "per_answer": side.per_answer} for side in self.sides]
-        return {"experiment": asdict(self.experiment), "verdict": self.verdict, "sides": sides, "last": finite}
+        about = {"experiment": asdict(self.experiment), "verdict": self.verdict, "problems": list(self.problems)}
+        return {**about, "sides": sides, "last": finite}
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table of the sides: its columns, and a row for each side."""
@@ -174,22 +181,44 @@ class Result:
 def read_result(store: FeedbackStore, experiment: Experiment) -> Result:
     """Return the result on the answers recorded so far. Raises `Unavailable` if the database is away.
 
-    An answer without a user's id counts as that of a user of its own.
+    An answer without a user's id counts as that of a user of its own. All answers have the same time to be accepted, so
+    one counts once it is `OUTCOME_TIME` old.
     """
-    answers = store.answers(experiment=experiment.id).filter(pl.col("arm").is_in([CHAMPION, CHALLENGER]))
+    answers = store.answers(until=datetime.now(UTC) - OUTCOME_TIME, experiment=experiment.id)
+    answers = answers.filter(pl.col("arm").is_in([CHAMPION, CHALLENGER]))
     user = pl.coalesce(pl.format("user {}", "user_id"), pl.format("answer {}", "answer_id"))
     answers = answers.with_columns(user.alias("user"))
-    accepted = pl.DataFrame(schema={"answer_id": pl.String, "accepted": pl.Int64})
+    counts = [pl.DataFrame(schema={"answer_id": pl.String, "accepted": pl.Int64})]
     if len(answers):
         until = answers["time"].max() + timedelta(microseconds=1)  # type: ignore[operator]
-        outcomes = store.outcomes(answers["time"].min(), until)  # type: ignore[arg-type]
-        accepted = outcomes.filter("accepted").group_by("answer_id").agg(pl.len().cast(pl.Int64).alias("accepted"))
-    answers = answers.join(accepted, on="answer_id", how="left", maintain_order="left")
+        for since, end in store.periods(answers["time"].min(), until):  # type: ignore[arg-type]
+            taken = store.outcomes(since, end, OUTCOME_TIME).filter("accepted").group_by("answer_id")
+            counts.append(taken.agg(pl.len().cast(pl.Int64).alias("accepted")))
+    answers = answers.join(pl.concat(counts), on="answer_id", how="left", maintain_order="left")
     answers = answers.with_columns(pl.col("accepted").fill_null(0))
     in_challenger, values = (answers["arm"] == CHALLENGER).to_list(), answers["accepted"].to_list()
     looks = compare_arms(answers["user"].to_list(), in_challenger, values, experiment.share, experiment.alpha)
     sides = _side(CHAMPION, experiment.champion, answers), _side(CHALLENGER, experiment.challenger, answers)
-    return Result(experiment, sides, tuple(looks))
+    return Result(experiment, sides, tuple(looks), tuple(_problems(answers, experiment.share)))
+
+
+def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
+    """Yield what contradicts the assignment of users to arms by chance: of all, of each day, of those without a list.
+
+    Each group of users has the challenger's share if both arms are answered at the same times, lose equally many
+    answers, and lose no users.
+    """
+    arms = answers.group_by("user").agg(pl.col("arm").n_unique())
+    if number := len(arms.filter(pl.col("arm") > 1)):
+        yield f"{number:,} users are in both arms"
+    days = answers.with_columns(pl.col("time").dt.date().alias("day")).partition_by("day", maintain_order=True)
+    groups = [("all", 1, answers), ("those with an answer without items", 1, answers.filter(pl.col("num_items") == 0))]
+    groups += [(f"those on {day['day'][0]}", number * (number + 1), day) for number, day in enumerate(days, start=1)]
+    for name, weight, group in groups:  # the weights' reciprocals sum to 1 over the days
+        users = group.unique("user", keep="first", maintain_order=True)["arm"] == CHALLENGER
+        if split_evidence(users.to_numpy(), share) > np.log(_DOUBT * weight):
+            yield f"of the users, {name}: {users.sum():,} of {len(users):,} in the challenger's arm, not {share:.0%}"
+            return
 
 
 def _side(arm: str, version: str, answers: pl.DataFrame) -> Side:
@@ -208,6 +237,7 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     short = {
         "experiment": experiment.id,
         "verdict": ended.verdict,
+        "problems": value["problems"],
         "champion": experiment.champion,
         "ended": experiment.ended,
         "reason": experiment.reason,

@@ -12,6 +12,7 @@ from convrec.classical.guidance import load_guide
 from convrec.data.conversations import Row, read_rows
 from convrec.evaluation.baselines import Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
+from convrec.evaluation.comparison import MIN_PERSONS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.scoring import mean_scores
 from convrec.evaluation.slices import slice_rows
@@ -73,7 +74,7 @@ def compare_versions(
     slices = []
     if rail is not None:
         kinds = slice_rows(rows, mentions(train, catalog), catalog)
-        slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables])
+        slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables], tables[0]["person"])
     both = [
         Side(version, checkpoint_digest(model.checkpoint), own)
         for (version, model), own in zip(sides, means, strict=True)
@@ -105,11 +106,16 @@ def _baseline_scores(
     return found
 
 
-def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series]) -> list[SliceChange]:
-    """Return the means on each slice; `scores` holds those of the challenger, then of the champion if there is one."""
+def slice_changes(slices: pd.DataFrame, scores: Sequence[pd.Series], persons: pd.Series) -> list[SliceChange]:
+    """Return the means on each slice; `scores` holds those of the challenger, then of the champion if there is one.
+
+    Slices with fewer than `MIN_PERSONS` persons are left out, however many rows they have.
+    """
     found = []
     for kind in slices:
         for name, where in slices.groupby(kind).groups.items():
+            if persons[where].nunique() < MIN_PERSONS:
+                continue
             own, *other = [float(column[where].mean()) for column in scores]
             found.append(SliceChange(str(kind), str(name), len(where), own, other[0] if other else None))
     return found

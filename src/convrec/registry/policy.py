@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from convrec.evaluation.comparison import Gain
+from convrec.evaluation.headline import TOO_FEW, bounds, excludes_zero
 from convrec.evaluation.metrics import METRICS, RANKED
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.base import Section, validated
@@ -33,6 +34,13 @@ class Rule(Section):
         raise NotImplementedError
 
 
+def _gain_gate(name: str, gain: Gain | None, kind: str, limit: float, detail: str = "") -> Gate:
+    """Return the gate of a gain's lower end; it fails if there are too few persons for one."""
+    if gain is not None and gain.low is None:
+        return Gate(name, None, f"{kind} {limit:g}", False, f"not enough data: {TOO_FEW}, {gain.n} rows")
+    return _gate(name, None if gain is None else gain.low, kind, limit, detail)
+
+
 def _gate(name: str, figure: float | None, kind: str, limit: float, detail: str = "") -> Gate:
     """Return the gate of a figure; without one there is no champion to compare with, and it holds."""
     if figure is None:
@@ -41,7 +49,7 @@ def _gate(name: str, figure: float | None, kind: str, limit: float, detail: str 
 
 
 def _spread(gain: Gain) -> str:
-    return f"{gain.mean:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}] over {gain.n} rows"
+    return f"{gain.mean:+.4f} {bounds(gain._asdict(), '+.4f')} over {gain.n} rows"
 
 
 class GainRule(Rule):
@@ -52,9 +60,9 @@ class GainRule(Rule):
 
     def gates(self, name: str, found: Comparison) -> list[Gate]:
         gain = None if found.champion is None else found.gains[name]
-        low, p, detail = (None, None, "") if gain is None else (gain.low, gain.p, _spread(gain))
+        p, detail = (None, "") if gain is None else (gain.p, _spread(gain))
         return [
-            _gate(f"{name} gain, lower end", low, "above", self.min, detail),
+            _gain_gate(f"{name} gain, lower end", gain, "above", self.min, detail),
             _gate(f"{name} gain, p", p, "at most", self.max_p),
         ]
 
@@ -74,7 +82,7 @@ class Baselines(Rule):
             return []
         best, gain = min(found.baselines.items(), key=lambda one: one[1].mean)
         title = f"{self.metric} over the strongest baseline, lower end"
-        return [_gate(title, gain.low, "at least", self.min, f"{best}: {_spread(gain)}")]
+        return [_gain_gate(title, gain, "at least", self.min, f"{best}: {_spread(gain)}")]
 
 
 class Limits(Rule):
@@ -148,7 +156,8 @@ def describe_experiment(result: dict[str, Any]) -> str:
     """Return the result of an experiment in one line; its bounds are None until there are enough users."""
     interval = "" if result["low"] is None else f" [{result['low']:+.3f}, {result['high']:+.3f}]"
     size = f"{result['answers'] or 0:,} answers of {result['users'] or 0:,} users"
-    return f"{result['experiment']}: {result['verdict']}{interval}, {size}"
+    verdict = "; ".join([result["verdict"], *result.get("problems", [])])  # none in those of earlier releases
+    return f"{result['experiment']}: {verdict}{interval}, {size}"
 
 
 class GuardRails(Section):
@@ -229,10 +238,12 @@ def _reason(policy: Policy, comparison: Comparison) -> str:
     """Return why a version that passes every gate is promoted."""
     if comparison.champion is None:
         return "there was no champion; all other gates hold"
-    better = f"better than version {comparison.champion.version}"
     if comparison.experiment is not None and "gains" in policy.replaced:
-        return f"{better} in an online experiment: {describe_experiment(comparison.experiment)}"
+        result = describe_experiment(comparison.experiment)
+        return f"better than version {comparison.champion.version} in an online experiment: {result}"
     gains = {name: comparison.gains[name] for name in policy.gains}
+    is_better = all(excludes_zero(gain._asdict()) > 0 for gain in gains.values())
+    better = f"{'better than' if is_better else 'within the allowed loss of'} version {comparison.champion.version}"
     gained = ", ".join(f"{name} {gain.mean:+.4f}, p {gain.p:.4f}" for name, gain in gains.items())
     return f"{better} on the same {comparison.n_rows} test rows: {gained}"
 

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from convrec.project.errors import InputError
 
 CHAMPION, CHALLENGER = "champion", "challenger"  # the arms
-BETTER, WORSE, UNDECIDED = "better", "worse", "not decided"  # verdicts on the challenger
+BETTER, WORSE, UNDECIDED, WITHHELD = "better", "worse", "not decided", "withheld"  # verdicts on the challenger
 _Share = Annotated[float, Field(gt=0, lt=1)]
 
 

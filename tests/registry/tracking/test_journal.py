@@ -205,3 +205,19 @@ def test_a_silent_run_records_nothing(project):
     run.log_dataset(project / "nowhere", "train")
     run.close("FINISHED")
     assert list(project.iterdir()) == []
+
+
+def test_a_journal_of_another_owner_delays_no_other(project, client, monkeypatch):
+    for run_id in ("r1", "r2"):
+        _new(project, run_id).close()
+    opened = Path.open
+
+    def refuse(path, *arguments, **options):
+        if path.name == "r1.jsonl":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    (first, is_waiting), second = upload_left(project)
+    assert "r1.jsonl: not sent: it cannot be used ([Errno 13] Permission denied" in first and is_waiting
+    assert second == ("sft (r2): sent", False)

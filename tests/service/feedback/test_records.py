@@ -24,7 +24,7 @@ _events = st.builds(Event, _texts, _texts, _texts, _texts, st.sampled_from(get_a
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(_answers | _events, max_size=4))
 def test_a_journal_gives_back_what_was_recorded(tmp_path_factory, records):
-    journal = Journal.create(tmp_path_factory.mktemp("journal"))
+    journal = Journal.create(tmp_path_factory.mktemp("journal"), "sqlite:///feedback.db")
     for record in records:
         journal.append(record)
     assert list(journal.records()) == records

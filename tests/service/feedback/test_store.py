@@ -4,6 +4,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import polars as pl
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.event import listen
@@ -12,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from convrec.project.errors import InputError, NoSpace, Unavailable
 from convrec.service.feedback import FeedbackStore, Shown, feedback_url
 from convrec.service.feedback.recorder import FeedbackRecorder
+from convrec.service.feedback.store import export
 from tests.service.feedback.conftest import NOON
 
 
@@ -207,3 +209,52 @@ def test_the_database_is_that_of_the_option_the_variable_or_the_project(tmp_path
     monkeypatch.setenv("CONVREC_FEEDBACK_URL", "postgresql://db/feedback")
     assert feedback_url() == "postgresql://db/feedback"
     assert feedback_url("sqlite:///x.db") == "sqlite:///x.db"
+
+
+def test_periods_have_every_answer_once(store, answer, monkeypatch):
+    monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 3)
+    minutes = [0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 5, 6]
+    store.write([answer("heat", minutes=minute) for minute in minutes], [])
+    for since, until in [(None, None), (NOON, NOON + timedelta(minutes=5)), (NOON + timedelta(minutes=9), None)]:
+        periods = list(store.periods(since, until))
+        assert periods[0][0] == since and periods[-1][1] == until
+        assert [end for _, end in periods[:-1]] == [start for start, _ in periods[1:]]
+        parts = [store.answers(*period)["answer_id"].to_list() for period in periods]
+        assert sum(parts, []) == store.answers(since, until)["answer_id"].to_list()
+        assert max(map(len, parts)) <= 5 + 3, "3 answers after those of the first time, which are read together"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, monkeypatch, ending):
+    answers = [
+        answer("heat", "up", minutes=minute, messages=[{"role": "user", "content": "Hi"}]) for minute in range(9)
+    ]
+    store.write(answers, [event(one, "up", "accepted", 60) for one in answers[::2]])
+    whole, parts = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
+    assert export(store, whole) == 18
+    monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 2)
+    read_rows, sizes = FeedbackStore._read, []
+    monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
+    assert export(store, parts) == 18
+    assert max(map(len, sizes)) == 6, "all rows were in memory at once"
+    monkeypatch.undo()
+    if ending != "parquet":
+        assert whole.read_bytes() == parts.read_bytes()
+    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
+    found, outcomes = read(parts), store.outcomes()
+    assert (
+        found.select("answer_id", "item_id", "accepted").rows()
+        == outcomes.select("answer_id", "item_id", "accepted").rows()
+    )
+    assert set(found["messages"]) == {'[{"role": "user", "content": "Hi"}]'}
+    assert export(store, parts, NOON + timedelta(days=9)) == 0
+
+
+def test_outcomes_within_a_time_after_the_answer(store, answer, event):
+    one = answer("heat", "up")
+    store.write(
+        [one],
+        [event(one, "heat", "accepted", 5), event(one, "heat", "withdrawn", 15), event(one, "up", "accepted", 11)],
+    )
+    assert store.outcomes(within=timedelta(minutes=10))["accepted"].to_list() == [True, False]
+    assert store.outcomes()["accepted"].to_list() == [False, True]

@@ -1,7 +1,9 @@
 """`convrec monitor` on recorded feedback of the embedded world: silent until its users change, and then not."""
 
 import json
+import shutil
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +11,13 @@ import mlflow
 import pytest
 from ruamel.yaml import YAML
 
+from convrec.data.catalog import Catalog
+from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.versions import CHAMPION, MODEL_NAME
 from convrec.service.feedback.records import Answer, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
+from convrec.service.monitoring.window import read_feedback
 from tests.registry.registered import add_version, create_name
 from tests.service.monitoring.conftest import CHANGE, end_of
 
@@ -121,3 +126,51 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path):
     alarms = {name for name, check in checks.items() if check["status"] == "alarm"}
     assert {"empty_answers", "not_in_catalog", "latency_p95_seconds"} == alarms
     assert checks["conversations"]["status"] == "not enough data", "none are stored"
+
+
+def test_one_id_for_everybody_gives_not_enough_data(watched_project, project, cli, tmp_path):
+    """All of the changed week's feedback of one user, or of few: figures of persons raise no alarm, nor a traceback."""
+    copy, url = tmp_path / "one.db", f"sqlite:///{tmp_path / 'one.db'}"
+    shutil.copy("feedback/feedback.db", copy)
+    for name in ("'everybody'", "'user ' || (rowid % 19)"):
+        with closing(sqlite3.connect(copy)) as database, database:
+            database.execute(f"UPDATE answers SET user_id = {name}")
+        ended = cli("monitor", "--until", _day(CHANGE), "--feedback", url, "--json")
+        assert ended.status == 0
+        checks = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+        own = {"latency_p95_seconds", "not_in_catalog"}  # of the service, whoever asks
+        assert {name for name, check in checks.items() if check["status"] == "ok"} == own
+        assert all(check["n"] < check["min_sample"] == 20 for name, check in checks.items() if name not in own)
+        assert all(check["unit"] == "users" for name, check in checks.items() if name not in own)
+        assert "too few users for an interval" in Path("runs/monitoring.html").read_text(encoding="utf-8")
+
+
+def test_one_users_empty_answers_are_not_those_of_many(project, cli, tmp_path):
+    """One user of 100 has 30 empty answers of 129: 23 % of all, and still one user."""
+    now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
+    for number in range(129):
+        user = "odd" if number < 30 else f"user {number}"
+        shown = () if number < 30 else (Shown("", 1, "unknown", "1"),)
+        time = now - timedelta(minutes=number + 1)
+        answers.append(Answer(new_answer_id(time), time, user, None, None, 0.1, None, shown))
+    url = f"sqlite:///{tmp_path / 'odd.db'}"
+    with closing(FeedbackStore(url)) as store:
+        store.write(answers, [])
+    found = json.loads(cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json").out)
+    (empty,) = (check for check in found["checks"] if check["name"] == "empty_answers")
+    assert empty["figure"] == pytest.approx(30 / 129) and (empty["low"], empty["status"]) == (0, "ok")
+
+
+def test_the_window_is_read_in_parts(watched_project, monkeypatch):
+    catalog = Catalog.read(Paths(watched_project).catalog)
+    with closing(FeedbackStore(f"sqlite:///{watched_project / 'feedback' / 'feedback.db'}")) as store:
+        period = end_of(0), end_of(3)
+        whole, sizes, read_rows = read_feedback(store, catalog, *period), [], FeedbackStore._read
+        monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 50)
+        monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
+        parts = read_feedback(store, catalog, *period, with_messages=False)
+    assert max(map(len, sizes)) <= 51 * 10 and len(whole.answers) == 3 * 220
+    assert parts.answers.drop("messages").equals(whole.answers.drop("messages"))
+    assert parts.accepted.equals(whole.accepted) and parts.ranks.equals(whole.ranks)
+    assert parts.answers["messages"].null_count() == 3 * 220 and whole.answers["messages"].null_count() == 0
+    assert whole.ranks["shown"].to_list() == [660] * 10

@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.classical.embedding import TfidfEmbedder
+from convrec.service.monitoring import statistics
 from convrec.service.monitoring.statistics import (
     auc_span,
     classifier_test,
     clustered_error,
     divergence,
     fall_span,
+    independent_units,
     item_distance,
     mean_span,
     quantile_span,
+    wilson,
 )
 
 
@@ -84,13 +87,32 @@ def test_answers_of_a_person_are_not_independent():
     assert clustered_error(values, ["a", "b", "a", "b"]) == pytest.approx(8**0.5 / 4)
 
 
-def test_a_mean_and_its_fall_by_hand():
+def test_a_mean_and_its_fall_by_hand(monkeypatch):
+    monkeypatch.setattr(statistics, "MIN_PERSONS", 2)
     now, before = mean_span(np.array([1.0, 3.0]), ["a", "b"]), mean_span(np.array([3.0, 5.0]), ["a", "b"])
     error = 2**0.5 / 2
     assert now[:3] == pytest.approx((2, 2 - 1.959964 * error, 2 + 1.959964 * error))
     fall = fall_span(now, before)
     half = 1.959964 * error / 4 * (1 + 0.25) ** 0.5
     assert fall[:3] == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+
+
+def test_few_persons_have_no_interval_and_equal_values_one_of_some_width():
+    few, values = mean_span(np.arange(90.0), [f"p{i % 19}" for i in range(90)]), np.zeros(90)
+    assert few.figure == 44.5 and np.isnan([few.low, few.high]).all()
+    equal = mean_span(values, np.arange(90))
+    assert (equal.low, equal.high) == pytest.approx((-1.959964 / 90, 1.959964 / 90))
+
+
+def test_wilson_by_hand_and_by_user():
+    z, n = 1.959964, 50
+    low, high = wilson(5, n)[1:3]
+    for end in (low, high):  # where (share - p)² = z² p (1 - p) / n
+        assert (0.1 - end) ** 2 == pytest.approx(z**2 * end * (1 - end) / n)
+    assert wilson(0, n).low == 0 and wilson(n, n).high == 1 and 0 < wilson(0, n).high < 0.1
+    assert independent_units(["a", "a", "b", "c"]) == pytest.approx(16 / 6)
+    assert independent_units(["a"] * 9) == 1 and independent_units(list("abcd")) == 4
+    assert wilson(10, 100, 50)[1:3] == (low, high)
 
 
 def test_a_quantile_lies_between_its_order_statistics():

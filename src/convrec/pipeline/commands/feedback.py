@@ -1,6 +1,7 @@
 """`convrec feedback` and `convrec monitor`: the recorded answers and events, and what they say about the champion."""
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,7 +30,7 @@ Time = Annotated[datetime | None, Parameter(validator=_check_utc)]
 
 
 def _open(url: str | None) -> "FeedbackStore":
-    """Return the store, to which the journals of services that ended are delivered.
+    """Return the store, to which the journals of services that ended are delivered; say which ones are not.
 
     Raises `InputError` if nothing was recorded.
     """
@@ -39,7 +40,8 @@ def _open(url: str | None) -> "FeedbackStore":
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), url)
     store = FeedbackStore(feedback_url(url))
-    deliver_left(JOURNAL, store)
+    for text in deliver_left(JOURNAL, store):
+        print(f"feedback is not delivered: {text}", file=sys.stderr)
     return store
 
 

@@ -270,6 +270,8 @@ def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
                 yield _upload(Delivery(path, tracking_uri(root)), shown_uri(root))
         except (FileNotFoundError, BlockingIOError):  # another process has sent it, or it belongs to a running process
             continue
+        except OSError as error:  # of another owner, for instance
+            yield f"{path}: not sent: it cannot be used ({error}); change its owner, or move it away", True
         except ValueError as error:
             kept = path.rename(path.with_suffix(_REFUSED))
             logger.warning("%s, so its records cannot be sent; they are kept in %s", error, kept)

@@ -14,7 +14,7 @@ from convrec.project.errors import InputError
 from convrec.service.app.edge import RETRY
 from convrec.service.app.metrics import Metrics
 from convrec.service.arms import CHAMPION, Experiment, arm_of
-from convrec.service.feedback import Answer, FeedbackRecorder, Shown
+from convrec.service.feedback import Answer, FeedbackRecorder, Shown, new_answer_id
 from convrec.service.live import LiveModels
 from convrec.service.served import Answered, ServedModel
 from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messages_from
@@ -138,8 +138,8 @@ class Service:
     async def route(self, roles: Roles, question: Question, answer_id: str) -> Routed:
         """Return the list of the user's arm in the running experiment, else that of the first model.
 
-        While a version of the experiment is not loaded, the answer does not count for it. The same holds for a question
-        that the challenger fails on but the champion does not.
+        While a version of the experiment is not loaded, the answer does not count for it. What the arm's model fails
+        on, or has not answered when the request is cancelled, counts as an answer without items.
         """
 
         async def ask(model: ServedModel) -> Answered:
@@ -154,19 +154,34 @@ class Service:
         experiment = self._ready_experiment({role: model.version for role, model in roles.items()})
         if experiment is None:
             return Routed(await ask(champion), champion.version)
-        arm = arm_of(experiment, question.user_id, answer_id)
+        arm, began = arm_of(experiment, question.user_id, answer_id), datetime.now(UTC)
         model = roles[arm]
+        failed: Exception | None = None
         try:
-            answered = await ask(model)
-        except Exception as error:
-            if arm == CHAMPION:
-                raise
-            answered = await ask(champion)
-            logger.error("version %s failed on a question that the champion answers: %s", model.version, error)
-            self.metrics.experiment_failures.inc()
-            return Routed(answered, champion.version)
+            try:
+                answered = await ask(model)
+            except Exception as error:
+                if arm == CHAMPION:
+                    raise
+                failed, answered = error, await ask(champion)
+        except InputError:  # the question is wrong, in both arms
+            raise
+        except BaseException:  # also cancelled: too late, or the client has left
+            self._record_lost(began, question.user_id, experiment.id, arm)
+            raise
         self.metrics.experiment_answers.labels(arm).inc()
+        if failed is not None:
+            logger.error("version %s failed on a question that the champion answers: %s", model.version, failed)
+            self.metrics.experiment_failures.inc()
+            self._record_lost(began, question.user_id, experiment.id, arm)
+            return Routed(answered, champion.version)
         return Routed(answered, model.version, experiment.id, arm)
+
+    def _record_lost(self, began: datetime, user_id: str | None, experiment: str, arm: str) -> None:
+        """Record an answer without items: what an arm owed a user also counts for the experiment."""
+        if self.recorder is not None:
+            seconds = (datetime.now(UTC) - began).total_seconds()
+            self.recorder.add_answer(Answer(new_answer_id(began), began, user_id, experiment, arm, seconds, None, ()))
 
     async def record(
         self,

@@ -1,9 +1,10 @@
 """Answers and events in files on disk, which buffer them until they are delivered to the database.
 
-A journal has a line for each record, in order, and is locked while the writing process lives. If that process is
-killed, another one delivers its journal.
+A journal has a line that names its database, then one for each record, in order, and is locked while the writing
+process lives. If that process is killed, another one with the same database delivers its journal.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -17,6 +18,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from convrec.service.feedback.database import URL_VARIABLE
 from convrec.service.feedback.records import Answer, Event, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 
@@ -24,8 +26,11 @@ logger = logging.getLogger(__name__)
 
 REFUSED = "refused.jsonl"
 _MAX_REFUSED = 16 * 1024**2  # bytes; a client that sends nonsense must not fill the disk
+_NAME = b'{"database":'  # how the first line begins
 _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
 
 Record = Answer | Event | str  # a text is the reason why a line is none
 _RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
@@ -36,45 +41,68 @@ class Journal:
 
     def __init__(self, path: Path, descriptor: int):
         self.path, self._descriptor = path, descriptor
+        with path.open("rb") as stream:
+            line = stream.readline()
+        # None in a journal of an earlier release.
+        self.database: str | None = orjson.loads(line)["database"] if line.startswith(_NAME) else None
+        self._start = 0 if self.database is None else len(line)
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
-        return os.fstat(self._descriptor).st_size
+        """The bytes of its records."""
+        return os.fstat(self._descriptor).st_size - self._start
 
     @classmethod
-    def create(cls, folder: Path) -> "Journal":
-        """Return a new journal in the folder; the names of journals sort by time."""
+    def create(cls, folder: Path, database: str) -> "Journal":
+        """Return a new journal of a database in the folder; the names of journals sort by time.
+
+        Raises `OSError` if the disk is full.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        while True:  # another process may lock the file before this one, and then removes it
-            path = folder / f"{new_answer_id(datetime.now(UTC))}.journal"
-            if journal := cls.open(path, os.O_CREAT | os.O_EXCL):
-                return journal
+        # It gets its name, by which others find it, once it is locked and names its database.
+        path = folder / f"{new_answer_id(datetime.now(UTC))}.journal"
+        hidden = path.with_suffix(".new")
+        descriptor = os.open(hidden, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _write_line(descriptor, orjson.dumps({"database": database}) + b"\n")
+            hidden.rename(path)
+            return cls(path, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            hidden.unlink(missing_ok=True)
+            raise
 
     @classmethod
-    def open(cls, path: Path, flags: int = 0) -> "Journal | None":
-        """Return the journal that a process left; None if that process is alive, or another one delivers it."""
+    def open(cls, path: Path) -> "Journal | None":
+        """Return the journal that a process left; None if that process is alive, or another one delivers it.
+
+        Raises `OSError` if the file cannot be used, and `ValueError` if its first line is damaged.
+        """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
+            descriptor = os.open(path, _FLAGS)
         except FileNotFoundError:
             return None
-        with suppress(BlockingIOError):
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink:  # not removed since it was opened
                 return cls(path, descriptor)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
         os.close(descriptor)
         return None
 
     def append(self, record: Answer | Event) -> None:
         """Write a record with a single system call. Raises `OSError` if the disk is full."""
         # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
-        line = b"\n" + orjson.dumps(record) + b"\n"
-        if os.write(self._descriptor, line) < len(line):
-            raise OSError("the disk is full")
+        _write_line(self._descriptor, b"\n" + orjson.dumps(record) + b"\n")
 
     def records(self, first: int = 0, last: int | None = None) -> Iterator[Record]:
         """Yield the records between two bytes, by default all."""
-        for line in _lines(self.path, first, last):
+        for line in _lines(self.path, self._start + first, None if last is None else self._start + last):
             try:
                 yield _RECORD.validate_json(line)
             except ValidationError:  # the reason does not quote the line: its user may be deleted
@@ -90,13 +118,18 @@ class Journal:
 
     def clear(self) -> None:
         """Drop all records."""
-        os.ftruncate(self._descriptor, 0)
+        os.ftruncate(self._descriptor, self._start)
 
     def close(self) -> None:
         """Release the lock, so that another process can deliver the journal; an empty one is removed."""
-        if not self.size:
+        if self.size <= 0:
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
+
+
+def _write_line(descriptor: int, line: bytes) -> None:
+    if os.write(descriptor, line) < len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[bytes]:
@@ -104,7 +137,7 @@ def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[byte
     with path.open("rb") as stream:
         stream.seek(first)
         for line in stream:
-            if line.endswith(b"\n") and line != b"\n":
+            if line.endswith(b"\n") and line != b"\n" and not line.startswith(_NAME):
                 yield line
             first += len(line)
             if last is not None and first >= last:
@@ -112,23 +145,33 @@ def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[byte
 
 
 def waiting(folder: Path) -> int:
-    """Return the number of records in all journals of a folder, those of running services included."""
+    """Return the number of records in all readable journals of a folder, those of running services included."""
     number = 0
     for path in folder.glob("*.journal"):
-        with suppress(FileNotFoundError):  # delivered and removed meanwhile
+        with suppress(OSError):  # delivered and removed meanwhile, or `deliver_left` says why
             number += sum(1 for _ in _lines(path))
     return number
 
 
-def deliver_left(folder: Path, store: FeedbackStore) -> None:
-    """Deliver the journals of processes that ended. Raises what `deliver` raises."""
+def deliver_left(folder: Path, store: FeedbackStore) -> list[str]:
+    """Deliver the journals of processes that ended; return why the others stay. Raises what `deliver` raises."""
+    stays = []
     for path in sorted(folder.glob("*.journal")):
-        if journal := Journal.open(path):
+        try:
+            if (journal := Journal.open(path)) is None:
+                continue
             try:
-                deliver(journal, store)
-                journal.clear()
+                if journal.database in (None, store.identity(folder)):
+                    deliver(journal, store)
+                    journal.clear()
+                else:
+                    remedy = f"give it with --feedback or {URL_VARIABLE} to `convrec feedback status`"
+                    stays.append(f"{path} stays: it belongs to the database {journal.database}; {remedy}")
             finally:
                 journal.close()
+        except (OSError, ValueError) as error:
+            stays.append(f"{path} stays: it cannot be used ({error}); change its owner, or move it away")
+    return stays
 
 
 def deliver(journal: Journal, store: FeedbackStore, first: int = 0, last: int | None = None) -> None:

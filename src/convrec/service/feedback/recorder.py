@@ -43,7 +43,7 @@ class FeedbackRecorder:
         try:
             with suppress(Unavailable, NoSpace):
                 self._store.connect()
-            self._journal = Journal.create(self._folder)
+            self._journal = Journal.create(self._folder, self._store.identity(self._folder))
         except OSError as error:
             raise outside_cause(error) or error from None
         self._delivered = 0  # bytes of the journal that the database has
@@ -54,6 +54,7 @@ class FeedbackRecorder:
         self._last_time = datetime.min.replace(tzinfo=UTC)
         self._is_full = self._is_closed = False
         self.last_error: str | None = None  # None while the database takes the records
+        self._stays: list[str] = []  # why journals of ended processes are not delivered, as last logged
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="convrec feedback", daemon=True)
         self._thread.start()
@@ -136,7 +137,7 @@ class FeedbackRecorder:
         """Deliver everything; return whether that worked."""
         try:
             self._deliver_own()
-            deliver_left(self._folder, self._store)
+            stays = deliver_left(self._folder, self._store)
         except Exception as error:  # whatever a driver raises, the records stay in the journal
             if self.last_error is None:
                 logger.warning("feedback is buffered in %s: %s", self._folder, error)
@@ -145,6 +146,10 @@ class FeedbackRecorder:
         if self.last_error is not None:
             logger.info("the feedback database is back: the buffered records are delivered")
         self.last_error = None
+        for text in stays:
+            if text not in self._stays:
+                logger.warning("feedback is not delivered: %s", text)
+        self._stays = stays
         return True
 
     def _deliver_own(self) -> None:
@@ -160,7 +165,8 @@ class FeedbackRecorder:
                 self._delivered = 0
             if journal.size <= _MAX_JOURNAL:
                 return
-            self._journal, self._delivered, number = Journal.create(self._folder), 0, self.backlog
+            new = Journal.create(self._folder, self._store.identity(self._folder))
+            self._journal, self._delivered, number = new, 0, self.backlog
         try:
             deliver(journal, self._store, size)
             journal.clear()

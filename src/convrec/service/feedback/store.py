@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import polars as pl
+from pyarrow.parquet import ParquetWriter
 from sqlalchemy import Connection, Select, Table, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -23,6 +25,7 @@ from convrec.service.feedback.database import (
     deletions,
     events,
     feedback_url,
+    identity,
     open_engine,
     shown,
     shown_url,
@@ -33,11 +36,7 @@ from convrec.service.feedback.records import STATES, Answer, Event
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 EXPORTED = "feedback.parquet"  # what the source `feedback` reads
-_WRITERS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
-    ".parquet": lambda rows, path: rows.write_parquet(path),
-    ".csv": lambda rows, path: rows.write_csv(path, datetime_format="%Y-%m-%dT%H:%M:%S%.6fZ"),
-    ".jsonl": lambda rows, path: rows.write_ndjson(path),
-}
+_PERIOD = 2_000  # answers that are read at once
 
 
 class FeedbackStore:
@@ -121,21 +120,47 @@ class FeedbackStore:
         query = select(events).join(answers, answers.c.answer_id == events.c.answer_id)
         return self._read(query, since, until, events.c.time, events.c.event_id)
 
-    def outcomes(self, since: datetime | None = None, until: datetime | None = None) -> pl.DataFrame:
+    def outcomes(
+        self, since: datetime | None = None, until: datetime | None = None, within: timedelta | None = None
+    ) -> pl.DataFrame:
         """Return one row for each shown item: the columns of `shown`, and what the user did with it.
 
         `accepted`, `rejected` and `hidden` say which of them the last state was; `clicked` and `watched` whether it
-        happened at all.
+        happened at all. Only events `within` this time after the answer count, if it is given.
         """
         key = ["answer_id", "list", "item_id"]
         state = pl.col("event").filter(pl.col("event").is_in(STATES)).last()
-        happened = self.events(since, until).group_by(key, maintain_order=True)
-        found = happened.agg(
+        items, happened = self.shown(since, until), self.events(since, until)
+        if within is not None:
+            times = items.select("answer_id", pl.col("time").alias("asked")).unique()
+            happened = happened.join(times, on="answer_id", maintain_order="left")
+            happened = happened.filter(pl.col("time") < pl.col("asked") + within)
+        found = happened.group_by(key, maintain_order=True).agg(
             *((state == name).alias(name) for name in _STATES),
             *((pl.col("event") == name).any().alias(name) for name in _FACTS),
         )
-        joined = self.shown(since, until).join(found, on=key, how="left", maintain_order="left")
+        joined = items.join(found, on=key, how="left", maintain_order="left")
         return joined.with_columns(pl.col(*_STATES, *_FACTS).fill_null(False))
+
+    def periods(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[tuple[datetime | None, datetime | None]]:
+        """Yield periods from `since` to `until`, one after the other, which have some thousand answers each.
+
+        What is read by period fits in memory, however much was recorded.
+        """
+        while True:
+            query = select(answers.c.time).order_by(answers.c.time).offset(_PERIOD).limit(1)
+            if since is not None:
+                query = query.where(answers.c.time > since)
+            if until is not None:
+                query = query.where(answers.c.time < until)
+            with self._transaction() as connection:
+                end = connection.scalar(query)
+            yield since, end or until
+            if end is None:
+                return
+            since = end
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
@@ -163,6 +188,10 @@ class FeedbackStore:
     def address(self) -> str:
         """The URL without its password."""
         return shown_url(self._engine.url)
+
+    def identity(self, folder: Path) -> str:
+        """Return the name of the database in the journals of a folder."""
+        return identity(self._engine.url, folder)
 
     def period(self) -> tuple[datetime | None, datetime | None]:
         """Return the times of the first and the last answer; None without answers."""
@@ -225,11 +254,39 @@ def export(store: FeedbackStore, path: Path, since: datetime | None = None, unti
     The same feedback gives the same bytes, so that DVC sees a change only where there is one. Raises `InputError` for
     another ending than .parquet, .csv or .jsonl, and as the store does; the file then stays as it was.
     """
-    write = _WRITERS.get(path.suffix.lower())
+    write, number = _WRITERS.get(path.suffix.lower()), 0
     if write is None:
         raise InputError(f"{path}: the ending {path.suffix!r} is unknown; give one of {', '.join(_WRITERS)}")
-    messages = store.answers(since, until).select("answer_id", "messages")
-    rows = store.outcomes(since, until).join(messages, on="answer_id", how="left", maintain_order="left")
-    with replaced(path) as new:
-        write(rows, new)
-    return len(rows)
+
+    def frames() -> Iterator[pl.DataFrame]:
+        nonlocal number
+        for start, end in store.periods(since, until):
+            messages = store.answers(start, end).select("answer_id", "messages")
+            rows = store.outcomes(start, end).join(messages, on="answer_id", how="left", maintain_order="left")
+            number += len(rows)
+            yield rows
+
+    with replaced(path) as new, new.open("wb") as stream:
+        write(frames(), stream)
+    return number
+
+
+def _write_parquet(frames: Iterator[pl.DataFrame], stream: IO[bytes]) -> None:
+    tables = (rows.to_arrow(compat_level=pl.CompatLevel.oldest()) for rows in frames)
+    first = next(tables)
+    with ParquetWriter(stream, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+
+
+def _write_csv(frames: Iterator[pl.DataFrame], stream: IO[bytes]) -> None:
+    for number, rows in enumerate(frames):
+        rows.write_csv(stream, include_header=number == 0, datetime_format="%Y-%m-%dT%H:%M:%S%.6fZ")
+
+
+def _write_jsonl(frames: Iterator[pl.DataFrame], stream: IO[bytes]) -> None:
+    for rows in frames:
+        rows.write_ndjson(stream)
+
+
+_WRITERS = {".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl}

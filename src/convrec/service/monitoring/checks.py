@@ -1,7 +1,8 @@
 """The checks: a figure with its interval, its limit, and a verdict. Pure functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ import polars as pl
 from convrec.classical.embedding import Embedder
 from convrec.service.monitoring.settings import Checks
 from convrec.service.monitoring.statistics import (
+    MIN_PERSONS,
     Span,
     classifier_test,
     fall_span,
@@ -50,15 +52,21 @@ class Check:
         return f"{self.name}: {self.status}:{found} (at most {self.limit:g}; {sample}){detail}"
 
 
-_Judge = tuple[int, str, Callable[[], tuple[Span, str]]]  # the sample's size and unit, and what measures it
+class _Judge(NamedTuple):
+    """The size of a check's sample, its unit, its persons (none if the answers are independent), and its measure."""
+
+    n: int
+    unit: str
+    persons: Sequence[Sequence[str] | np.ndarray | pl.Series]
+    measure: Callable[[], tuple[Span, str]]
 
 
 def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], Embedder], seed: int) -> list[Check]:
     """Return the checks of the settings, in their order. `embedder` makes an embedder fitted on texts."""
     ours, theirs, liked = found.conversations, found.training.conversations, found.training.liked
     now, before = found.window.answers, found.before.answers
-    accepted = _accepted(found.window)
-    accepted_before = np.bincount(_accepted(found.before)[0], minlength=len(liked))
+    accepted, (items_before, persons_before) = _accepted(found.window), _accepted(found.before)
+    accepted_before = np.bincount(items_before, minlength=len(liked))
     named = np.bincount(theirs.items()[0], minlength=len(liked))
     seconds = now["latency_seconds"].drop_nulls().to_numpy()
 
@@ -67,58 +75,69 @@ def run_checks(checks: Checks, found: Watched, embedder: Callable[[list[str]], E
         span = classifier_test(embedder([*ours.texts, *theirs.texts]), texts, persons, seed)
         return span, f"against {len(theirs.texts):,} of training"
 
-    def distance(sample: tuple[np.ndarray, np.ndarray], reference: np.ndarray, unit: str, size: int = 0) -> _Judge:
+    def distance(
+        sample: tuple[np.ndarray, np.ndarray], reference: np.ndarray, unit: str, *others: np.ndarray
+    ) -> _Judge:
         # Without a reference, for instance of conversations that name no title, there is nothing to compare with.
-        n = min(len(sample[0]), size or len(sample[0])) if reference.sum() else 0
-        return n, unit, lambda: (item_distance(*sample, reference, seed), "")
+        n = min(len(persons) for persons in (sample[1], *others)) if reference.sum() else 0
+        return _Judge(n, unit, [sample[1], *others], lambda: (item_distance(*sample, reference, seed), ""))
 
     judges: dict[str, _Judge] = {
-        "conversations": (len(ours.texts), "conversations", conversations),
+        "conversations": _Judge(len(ours.texts), "conversations", [ours.persons, theirs.persons], conversations),
         "named_items": distance(ours.items(), named, "titles"),
         "accepted_items": distance(accepted, liked, "accepted items"),
         # What the model prefers to show cancels out.
-        "accepted_before": distance(accepted, accepted_before, "accepted items", int(accepted_before.sum())),
+        "accepted_before": distance(accepted, accepted_before, "accepted items", persons_before),
         "new_items": _new_items(found),
         # Without earlier acceptances, nothing could have fallen.
-        "acceptance": (min(len(now), len(before)) if before["accepted"].sum() else 0, "answers", lambda: _fall(found)),
-        "latency_p95_seconds": (len(seconds), "answers", lambda: (quantile_span(seconds, 0.95), "")),
-        "not_in_catalog": _share(_with_wrong_items(found.window.shown), "answers with items"),
-        "empty_answers": _share(~now["answer_id"].is_in(found.window.shown["answer_id"].implode()), "answers"),
+        "acceptance": _Judge(
+            min(len(now), len(before)) if before["accepted"].sum() else 0,
+            "answers",
+            [now["person"], before["person"]],
+            lambda: _fall(found),
+        ),
+        # The service is slow or wrong, whoever asks; but the same user may leave it nothing to list again and again.
+        "latency_p95_seconds": _Judge(len(seconds), "answers", [], lambda: (quantile_span(seconds, 0.95), "")),
+        "not_in_catalog": _share(now.filter(pl.col("num_items") > 0)["is_wrong"], "answers with items"),
+        "empty_answers": _share(now["num_items"] == 0, "answers", now["person"]),
     }
     made = []
     for name, limit in checks:
         if limit is None:
             continue
-        n, unit, measure = judges[name]
-        rule = {"limit": limit.max, "n": n, "min_sample": limit.min_sample, "unit": unit}
-        if n < limit.min_sample:
+        judge = judges[name]
+        rule: dict[str, Any] = {"limit": limit.max, "n": judge.n, "min_sample": limit.min_sample, "unit": judge.unit}
+        persons = min((len(np.unique(sample)) for sample in judge.persons), default=MIN_PERSONS)
+        if judge.n < limit.min_sample:
+            made.append(Check(name, TOO_FEW, None, None, None, **rule))
+        elif persons < MIN_PERSONS:
+            rule |= {"n": persons, "min_sample": MIN_PERSONS, "unit": "users"}
             made.append(Check(name, TOO_FEW, None, None, None, **rule))
         else:
-            span, detail = measure()
+            span, detail = judge.measure()
             made.append(Check(name, ALARM if span.low > limit.max else OK, *span[:3], **rule, detail=detail))
     return made
 
 
 def _accepted(feedback: Feedback) -> tuple[np.ndarray, np.ndarray]:
     """Return the catalog items that were accepted, and the persons."""
-    rows = feedback.shown.filter("accepted", pl.col("item") != OUTSIDE)
+    rows = feedback.accepted.filter(pl.col("item") != OUTSIDE)
     return rows["item"].to_numpy(), rows["person"].to_numpy()
 
 
-def _share(flags: pl.Series, unit: str) -> _Judge:
+def _share(flags: pl.Series, unit: str, persons: pl.Series | None = None) -> _Judge:
     count, n = int(flags.sum()), len(flags)
-    return n, unit, lambda: (wilson(count, n), f"{count:,} answers")
 
+    def measure() -> tuple[Span, str]:
+        span = wilson(count, n) if persons is None else mean_span(flags.to_numpy().astype(float), persons.to_numpy())
+        return span._replace(low=max(0.0, span.low)), f"{count:,} answers"
 
-def _with_wrong_items(shown: pl.DataFrame) -> pl.Series:
-    """Return for each answer with items whether one of them is unknown, or twice in a list."""
-    wrong = (pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())
-    return shown.group_by("answer_id", "list").agg(wrong).group_by("answer_id").agg(pl.col("item").any())["item"]
+    return _Judge(n, unit, [] if persons is None else [persons], measure)
 
 
 def _new_items(found: Watched) -> _Judge:
     named, persons = found.conversations.items()
-    accepted = found.window.shown.filter("accepted")
+    accepted = found.window.accepted
     items = np.concatenate([named, accepted["item"].to_numpy()])
     everyone = np.concatenate([persons, accepted["person"].to_numpy().astype(str)])
 
@@ -130,7 +149,7 @@ def _new_items(found: Watched) -> _Judge:
         detail = ", ".join(f"{found.titles[item]} ({counts[item]})" for item in first)
         return span._replace(low=max(0.0, span.low)), detail
 
-    return len(items), "named and accepted items", measure
+    return _Judge(len(items), "named and accepted items", [everyone], measure)
 
 
 def acceptance(answers: pl.DataFrame) -> Span:

@@ -13,7 +13,7 @@ from convrec.evaluation.headline import Fact
 from convrec.evaluation.page import GREY, LINES, figure, render_page
 from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check, acceptance
 from convrec.service.monitoring.settings import Checks
-from convrec.service.monitoring.statistics import Span, wilson
+from convrec.service.monitoring.statistics import Span, independent_units, wilson
 from convrec.service.monitoring.window import OUTSIDE, Feedback, Watched
 
 _MOVED = 8  # items in the table of those that gained or lost most
@@ -47,6 +47,8 @@ def _facts(watched: Watched, checks: Sequence[Check], tested: str) -> list[Fact]
     if len(answers):
         span = acceptance(answers)
         interval = f"95 % interval {span.low:.2f} to {span.high:.2f}"
+        if np.isnan(span.low):
+            interval = "too few users for an interval"
         facts.append(Fact("Accepted per answer", f"{span.figure:.2f}", interval))
         stored = 1 - answers["messages"].null_count() / len(answers)
         facts.append(Fact("Conversations stored", f"{stored:.0%}", "of the answers"))
@@ -102,9 +104,10 @@ def _weeks_figure(watched: Watched) -> Markup | None:
 
 
 def rank_spans(feedback: Feedback) -> dict[int, Span]:
-    """Return the share of shown items that were accepted, with Wilson's interval, by rank."""
-    ranks = feedback.shown.group_by("rank").agg(pl.col("accepted").sum(), pl.len()).sort("rank")
-    return {rank: wilson(int(accepted), n) for rank, accepted, n in ranks.iter_rows()}
+    """Return the share of shown items that were accepted, with Wilson's interval by user, by rank."""
+    persons = feedback.answers["person"].to_numpy()
+    part = independent_units(persons) / max(1, len(persons))  # of the answers, and so of the items at each rank
+    return {rank: wilson(accepted, n, part * n) for rank, n, accepted in feedback.ranks.iter_rows()}
 
 
 def _ranks_figure(both: dict[str, Feedback]) -> Markup | None:
@@ -119,7 +122,7 @@ def _ranks_figure(both: dict[str, Feedback]) -> Markup | None:
 def _moved(watched: Watched) -> list[dict[str, Any]]:
     """Return the items whose share among named and accepted items moved most: `title`, share `before` and `now`."""
     training = watched.training
-    accepted = watched.window.shown.filter("accepted")["item"].to_numpy()
+    accepted = watched.window.accepted["item"].to_numpy()
     now = np.concatenate([watched.conversations.items()[0], accepted[accepted != OUTSIDE]])
     then = training.liked + np.bincount(training.conversations.items()[0], minlength=len(training.liked))
     if not len(now) or not then.sum():

@@ -1,6 +1,6 @@
 """Intervals of what the service did, and distances to what the model was trained on. Pure functions.
 
-Answers of one person are correlated, so standard errors are by person.
+Answers of one person are correlated, so standard errors are by person, and need `MIN_PERSONS` of them.
 """
 
 from collections.abc import Sequence
@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.special import rel_entr
-from scipy.stats import binomtest, rankdata
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedGroupKFold
 
 from convrec.classical.embedding import Embedder
 
 FOLDS = 5
+MIN_PERSONS = 20  # with fewer, an interval by person is too narrow: that of one person has no width at all
 _DRAWS = 100  # random exchanges that show how far apart samples of one distribution are
 Z = 1.959964  # the 97.5 % quantile of the normal distribution
 
@@ -29,10 +30,24 @@ class Span(NamedTuple):
     n: int
 
 
-def wilson(count: int, n: int) -> Span:
-    """Return a share with the interval of Wilson (JASA, 1927), which is also valid near 0 and 1."""
-    low, high = binomtest(count, n).proportion_ci(method="wilson")
-    return Span(count / n, float(low), float(high), n)
+def wilson(count: int, n: int, units: float | None = None) -> Span:
+    """Return a share with the interval of Wilson (JASA, 1927), which is also valid near 0 and 1.
+
+    `units` is the number of independent ones among the n, by default all.
+    """
+    units, share = units or n, count / n
+    middle, half = share + Z**2 / (2 * units), Z * (share * (1 - share) / units + (Z / (2 * units)) ** 2) ** 0.5
+    low, high = (end / (1 + Z**2 / units) for end in (middle - half, middle + half))
+    return Span(share, low if count else 0.0, high if count < n else 1.0, n)
+
+
+def independent_units(persons: Sequence[str] | np.ndarray) -> float:
+    """Return to how many independent answers those of some persons are equal if one person always does the same.
+
+    n² / Σ n_u², with n_u answers of person u (Kish, 1965). Shape: (n,).
+    """
+    counts = np.unique(np.asarray(persons), return_counts=True)[1].astype(float)
+    return float(counts.sum() ** 2 / (counts**2).sum()) if len(counts) else 0.0
 
 
 def clustered_error(influence: np.ndarray, persons: Sequence[str] | np.ndarray) -> float:
@@ -45,9 +60,14 @@ def clustered_error(influence: np.ndarray, persons: Sequence[str] | np.ndarray) 
 
 
 def mean_span(values: np.ndarray, persons: Sequence[str] | np.ndarray) -> Span:
-    """Return a mean with its interval. Shape: (n,)."""
+    """Return a mean of counts with its interval, which has no ends with less than `MIN_PERSONS`. Shape: (n,).
+
+    The error is at least that of one count: equal values of many persons may still differ from the next one.
+    """
     mean = float(values.mean())
-    half = Z * clustered_error(values - mean, persons)
+    half = Z * max(clustered_error(values - mean, persons), 1 / len(values))
+    if len(np.unique(persons)) < MIN_PERSONS:
+        half = float("nan")
     return Span(mean, mean - half, mean + half, len(values))
 
 

@@ -1,7 +1,7 @@
 """What the service did in a time, and what the model was trained on, in the form that the checks compare."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,30 +22,54 @@ OUTSIDE = -1  # the index of an item that is not in the catalog
 class Feedback(NamedTuple):
     """The answers of a time, without those of a challenger.
 
-    `answers` has one row an answer: `answer_id`, `time`, `person`, `latency_seconds`, `messages` (JSON, or null) and
-    `accepted`, the number of accepted items. `shown` has one row a shown item: `answer_id`, `time`, `person`, `list`,
-    `rank`, `item_id`, `item` (its catalog index, or `OUTSIDE`) and `accepted`.
+    `answers` has one row an answer: `answer_id`, `time`, `person`, `latency_seconds`, `messages` (JSON, or null),
+    `num_items`, `accepted`, the number of accepted items, and `is_wrong`, whether an item is unknown, or twice in a
+    list. `accepted` has one row an accepted item: `person` and `item` (its catalog index, or `OUTSIDE`). `ranks` has
+    `rank`, and the number of items that were shown there and `accepted`.
     """
 
     answers: pl.DataFrame
-    shown: pl.DataFrame
+    accepted: pl.DataFrame
+    ranks: pl.DataFrame
 
 
-def read_feedback(store: FeedbackStore, catalog: Catalog, since: datetime, until: datetime) -> Feedback:
+def read_feedback(
+    store: FeedbackStore, catalog: Catalog, since: datetime, until: datetime, with_messages: bool = True
+) -> Feedback:
     """Return the feedback from `since` to before `until`. An answer without a user is a person of its own."""
+    parts = [_read_period(store, catalog, *period, with_messages) for period in store.periods(since, until)]
+    answers, accepted, ranks = (pl.concat(frames) for frames in zip(*parts, strict=True))
+    return Feedback(answers, accepted, ranks.group_by("rank").agg(pl.col("shown", "accepted").sum()).sort("rank"))
+
+
+def _read_period(
+    store: FeedbackStore, catalog: Catalog, since: datetime | None, until: datetime | None, with_messages: bool
+) -> Feedback:
     watched = pl.col("arm").is_null() | (pl.col("arm") != CHALLENGER)
     person = pl.coalesce("user_id", "answer_id").alias("person")
-    answers = store.answers(since, until).filter(watched).with_columns(person)
+    answers = store.answers(since, until).filter(watched).with_columns(person).drop("num_items")
     shown = store.outcomes(since, until).filter(watched, pl.col("list") != CHALLENGER).with_columns(person)
     indices = [catalog.index_of_id(item) for item in shown["item_id"]]
     items = pl.Series("item", [OUTSIDE if index is None else index for index in indices], dtype=pl.Int64)
     shown = shown.with_columns(items)
-    counts = shown.group_by("answer_id").agg(pl.col("accepted").sum().cast(pl.Int64))
+    wrong = (pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())
+    listed = (
+        pl.len().cast(pl.Int64).alias("num_items"),
+        pl.col("accepted").sum().cast(pl.Int64),
+        wrong.alias("is_wrong"),
+    )
+    lists = shown.group_by("answer_id", "list").agg(*listed)
+    counts = lists.group_by("answer_id").agg(pl.col("num_items", "accepted").sum(), pl.col("is_wrong").any())
     answers = answers.join(counts, on="answer_id", how="left", maintain_order="left")
-    answers = answers.with_columns(pl.col("accepted").fill_null(0))
+    answers = answers.with_columns(pl.col("num_items", "accepted").fill_null(0), pl.col("is_wrong").fill_null(False))
+    if not with_messages:
+        answers = answers.with_columns(messages=pl.lit(None, pl.String))
     return Feedback(
-        answers.select("answer_id", "time", "person", "latency_seconds", "messages", "accepted"),
-        shown.select("answer_id", "time", "person", "list", "rank", "item_id", "item", "accepted"),
+        answers.select(
+            "answer_id", "time", "person", "latency_seconds", "messages", "num_items", "accepted", "is_wrong"
+        ),
+        shown.filter("accepted").select("person", "item"),
+        shown.group_by("rank").agg(pl.len().alias("shown"), pl.col("accepted").sum()),
     )
 
 
@@ -101,10 +125,10 @@ def read_watched(
     """
     since, finder = until - timedelta(days=settings.window_days), Mentions(catalog)
 
-    def draw(conversations: Sequence[tuple[list[dict[str, str]], str]]) -> Conversations:
+    def draw(conversations: Sequence[tuple[Any, str]], read: Callable[[Any], list[dict[str, str]]]) -> Conversations:
         places = np.random.default_rng(seed).permutation(len(conversations))[: settings.max_conversations]
         drawn = [conversations[place] for place in sorted(places)]
-        said = ([message["content"] for message in messages if message["role"] == "user"] for messages, _ in drawn)
+        said = ([part["content"] for part in read(messages) if part["role"] == "user"] for messages, _ in drawn)
         texts = ["\n".join(words) for words in said]
         named = [sorted(catalog.indices_of_titles(finder.titles([text]))) for text in texts]
         return Conversations(texts, [person for _, person in drawn], named)
@@ -122,8 +146,8 @@ def read_watched(
         since,
         until,
         window,
-        read_feedback(store, catalog, since - timedelta(days=settings.before_days), since),
-        draw([(json.loads(messages), person) for messages, person in stored.select("messages", "person").rows()]),
-        Training(draw(trained), mentions(recent, catalog), known),
+        read_feedback(store, catalog, since - timedelta(days=settings.before_days), since, with_messages=False),
+        draw(stored.select("messages", "person").rows(), json.loads),
+        Training(draw(trained, list), mentions(recent, catalog), known),
         [str(item) for item in catalog.items],
     )
