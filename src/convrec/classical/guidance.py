@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from scipy import sparse
 
 from convrec.classical.embedding import Embedder, make_embedder
 from convrec.classical.evidence import EVIDENCE, Evidence, largest
+from convrec.classical.neighbours import Accepted
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.generation.constraint import LARGEST_LOG, Guide
+from convrec.generation.constraint import LARGEST_LOG
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
@@ -49,6 +50,14 @@ class Guidance:
         make: Callable[[], Embedder] = lambda: make_embedder([], **embedder, device=device)  # noqa: E731
         return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
 
+    def __call__(self, prompts: Sequence[Row]) -> list[dict[int, float]]:
+        """Return the log weights of prompts, as a `Guide`."""
+        return self.log_weights(prompts)
+
+    def with_feedback(self, accepted: Accepted) -> "Guidance":
+        """Return the guidance with what people of a service accepted (see `Evidence.with_feedback`)."""
+        return replace(self, evidence=self.evidence.with_feedback(accepted))
+
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,10 +81,9 @@ class Guidance:
         return as_log_weights(total, self.evidence.kept)
 
 
-def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guide | None:
-    """Return the function that guides lists by the guidance in a folder, None where there is none."""
-    guidance = None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
-    return None if guidance is None else guidance.log_weights
+def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:
+    """Return the guidance in a folder as the guide of lists, None where there is none."""
+    return None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
 
 
 def as_log_weights(scores: WeightedSum, kept: int) -> list[dict[int, float]]:

@@ -1,8 +1,8 @@
 """Neighbour voting: likes of the most similar training conversations, for demonstrations and baselines."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +60,40 @@ class Nearest(NamedTuple):
         return (sparse.csr_array((cosines.ravel(), places.ravel(), starts), shape=shape) @ self.liked).toarray()
 
 
+class Accepted(NamedTuple):
+    """Items that people accepted in answers of a service, one an entry; those of one person the oldest first.
+
+    `read` returns the messages of some answers, by answer. Shape: all (E,).
+    """
+
+    answers: Sequence[str | None]  # None where the conversation is not stored
+    people: np.ndarray  # int64, see `person_key`
+    items: np.ndarray
+    read: Callable[[Sequence[str]], Mapping[str, Sequence[Mapping[str, str]]]]
+
+
+class Voices(NamedTuple):
+    """Conversations of feedback, which come after those of training. Each of their people has one vote.
+
+    `places` are all conversations of these people, training included: person by person, of each the newest first. A
+    person begins at each of `starts`. Shape: vectors (D, M), one for each of the M `answers`; places (K,); starts (P,).
+    """
+
+    answers: Mapping[str, int]
+    vectors: Matrix
+    places: np.ndarray
+    starts: np.ndarray
+
+    def keep_nearest(self, cosines: np.ndarray) -> None:
+        """Set the cosines of all but the nearest conversation of each person to 0. Shape: (B, conversations)."""
+        own, sizes = cosines[:, self.places], np.diff(self.starts, append=len(self.places))
+        is_best = own == np.repeat(np.maximum.reduceat(own, self.starts, axis=1), sizes, axis=1)
+        number = np.cumsum(is_best, axis=1)
+        before = number[:, self.starts] - is_best[:, self.starts]
+        is_first = is_best & (number - np.repeat(before, sizes, axis=1) == 1)
+        cosines[:, self.places] = np.where(is_first, own, 0)
+
+
 @dataclass(frozen=True, eq=False)
 class Neighbours:
     """Neighbour voting as in NBCRS (Manzoor and Jannach, Information Systems, 2022).
@@ -73,6 +107,7 @@ class Neighbours:
     liked: sparse.csr_array  # (conversations, C), how often
     people: np.ndarray  # (conversations,), int64, see `person_key`
     months: np.ndarray  # (conversations,), as in 2022-03; empty where the data have no dates
+    voices: Voices | None = None  # feedback; then `vectors` and `months` are those of training alone
 
     @classmethod
     def fit(cls, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]) -> "Neighbours":
@@ -83,6 +118,43 @@ class Neighbours:
         vectors: Any = fitted.embed_conversations(texts)
         vectors = vectors.T.tocsr() if sparse.issparse(vectors) else vectors.T
         return cls(fitted, vectors, liked, np.array(people, dtype=np.int64), np.array(months, dtype=str))
+
+    def with_feedback(self, accepted: Accepted, before: Voices | None) -> "Neighbours":
+        """Return these neighbours with the stored conversations of feedback, for prompts of a service.
+
+        However many items people accept in however many conversations, they have one vote, as heavy as that of a mean
+        training conversation and shared by the items of their nearest one. Only conversations that `before` lacks are
+        read and embedded.
+        """
+        given = [answer for answer in dict.fromkeys(accepted.answers) if answer is not None]
+        known = {} if before is None else before.answers
+        new = accepted.read([answer for answer in given if answer not in known])
+        answers = {answer: place for place, answer in enumerate(a for a in given if a in known or a in new)}
+        if not answers:
+            return self
+        parts: list[Any] = [] if before is None else [before.vectors.T]
+        if new:
+            parts.append(self.embedder.embed_conversations([_words({"messages": said}) for said in new.values()]))
+        of_answer = {answer: place for place, answer in enumerate([*known, *new])}
+        stacked: Any = sparse.vstack(parts, format="csr") if sparse.issparse(self.vectors) else np.concatenate(parts)
+        vectors = stacked[[of_answer[answer] for answer in answers]].T
+        entries = [entry for entry, answer in enumerate(accepted.answers) if answer in answers]
+        rows = np.array([answers[str(accepted.answers[entry])] for entry in entries], dtype=np.int64)
+        cells = (np.ones(len(rows)), (rows, accepted.items[entries]))
+        liked = sparse.csr_array(cells, shape=(len(answers), self.liked.shape[1]))
+        weight = self.liked.sum() / self.liked.shape[0] / liked.sum(axis=1)
+        theirs = np.empty(len(answers), dtype=np.int64)
+        theirs[rows] = accepted.people[entries]
+        people = np.concatenate([self.people, theirs])
+        places = np.flatnonzero(np.isin(people, theirs))
+        places = places[np.lexsort((-places, people[places]))]
+        starts = np.flatnonzero(np.diff(people[places], prepend=people[places[0]] - 1))
+        return replace(
+            self,
+            liked=sparse.vstack([self.liked, liked.multiply(weight[:, None])], format="csr"),
+            people=people,
+            voices=Voices(answers, vectors.tocsr() if sparse.issparse(vectors) else vectors, places, starts),
+        )
 
     def nearest(
         self, prompts: Sequence[Row], number: int, *, without_own: bool = False, earlier: bool = False
@@ -97,8 +169,11 @@ class Neighbours:
         cosines = np.empty((len(prompts), number), dtype=np.float32)
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
-            found: Any = self.embedder.embed_conversations([_words(row) for row in block]) @ self.vectors
-            every: np.ndarray = found.toarray() if sparse.issparse(found) else found
+            asked = self.embedder.embed_conversations([_words(row) for row in block])
+            every = _product(asked, self.vectors)
+            if self.voices is not None:
+                every = np.concatenate([every, _product(asked, self.voices.vectors)], axis=1)
+                self.voices.keep_nearest(every)
             if without_own:
                 own = np.array([person_key(row) for row in block], dtype=np.int64)
                 every[own[:, None] == self.people] = 0
@@ -113,3 +188,8 @@ class Neighbours:
             if start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts):
                 logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
         return Nearest(places, cosines, self.liked)
+
+
+def _product(left: Any, right: Any) -> np.ndarray:
+    found = left @ right
+    return found.toarray() if sparse.issparse(found) else found

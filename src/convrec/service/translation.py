@@ -76,7 +76,7 @@ class Translator:
         self.mentions = Mentions(catalog)
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
-        self._prompts, self._guide = settings.prompts(tokenizer), guide
+        self._prompts, self.guide = settings.prompts(tokenizer), guide
         self.lock = threading.Lock()  # around tokenizers, which cannot be used by two threads at once
 
     def prepare(
@@ -101,9 +101,9 @@ class Translator:
         ]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
         with self.lock:
-            if self._guide is not None:
+            if (guide := self.guide) is not None:  # another one may take its place
                 rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
-                weighted = zip(requests, self._guide(rows), strict=True)
+                weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
