@@ -154,7 +154,8 @@ class Evidence:
         cells = (np.ones(is_known.sum(), dtype=np.float32), (places[is_known], items[is_known]))
         again = sparse.csr_array(cells, shape=trained.shape).multiply(trained).sum(axis=0)
         more = np.bincount(items, minlength=trained.shape[1]) - again
-        voters = self.neighbours.with_feedback(accepted, self.live and self.live.neighbours.voices)
+        before = None if self.live is None else self.live.neighbours.voices
+        voters = self.neighbours.with_feedback(accepted, before)
         return replace(self, live=Live(voters, more.astype(np.float32)))
 
     def terms(

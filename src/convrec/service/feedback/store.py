@@ -143,7 +143,7 @@ class FeedbackStore:
             select(events, answers.c.user_id, answers.c.messages.is_not(None).label("is_stored"))
             .join(answers, answers.c.answer_id == events.c.answer_id)
             .join(shown, and_(*is_shown))
-            .where(answers.c.user_id.is_not(None))
+            .where(answers.c.user_id.is_not(None), events.c.event != "clicked")
         )
         happened = self._read(query, None, None, events.c.time, events.c.event_id)
         found = _folded(happened, [*_ITEM, "user_id", "is_stored"])
