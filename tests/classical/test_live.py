@@ -1,7 +1,6 @@
 """Evidence with feedback: against a plain loop, and under a flood of one user's feedback."""
 
 import numpy as np
-import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence, log_shares
@@ -83,34 +82,30 @@ SOME = Feedback(
 )
 
 
-@pytest.mark.parametrize("number", [100, 6])
-def test_the_nearest_conversation_of_each_person_with_feedback_votes(number):
+def test_the_nearest_conversation_of_each_person_with_feedback_votes():
     """As a plain loop: training conversations one vote each, except those of people with feedback."""
-    guidance = _guidance(number, {"neighbours": 1.0})
-    voters, rows = guidance.evidence.neighbours, _rows()
+    guidance = _guidance(weights={"neighbours": 1.0})
+    voters = guidance.evidence.neighbours
     embed = voters.embedder.embed_conversations
-    said = [
-        (row["messages"][0]["content"], row["user_id"], {CATALOG.find(*film): 1.0 for film in row["groundtruth"]})
-        for row in (dict(row, groundtruth=[(t["title"], t["year"]) for t in row["groundtruth"]]) for row in rows)
-    ]
-    said = list({(words, user): (words, user, liked) for words, user, liked in said}.values())
+    liked = [voters.liked[[place]].toarray()[0] for place in range(len(voters.people))]
+    said = [(row["messages"][0]["content"], row["user_id"]) for row in _rows()]
+    said = [(*both, dict(enumerate(own))) for both, own in zip(dict.fromkeys(said), liked, strict=True)]
     mean = voters.liked.sum() / len(voters.people)
     feedback = [
         ("space horror", "new", {50: mean}),
         ("police in space horror", "new", {51: mean / 2, 52: mean / 2}),
         ("a quiet planet", "u3", {50: mean}),
     ]
-    assert len(said) == len(voters.people), "no conversation came twice"
     for prompt in ("space horror please", "a heist, police", "planets: a quiet one"):
         cosine = {words: (embed([prompt]) @ embed([words]).T).toarray()[0, 0] for words, _, _ in [*said, *feedback]}
         best = {}
-        for words, user, liked in [*said, *feedback]:
+        for words, user, items in [*said, *feedback]:
             key = user if user in ("new", "u3") else (user, words)
             if key not in best or cosine[words] >= best[key][0]:  # the newest of equals
-                best[key] = (cosine[words], liked)
+                best[key] = (cosine[words], items)
         votes = np.zeros(len(CATALOG))
-        for value, liked in sorted(best.values(), key=lambda pair: -pair[0])[:number]:
-            for item, weight in liked.items():
+        for value, items in best.values():
+            for item, weight in items.items():
                 votes[item] += value * weight
         expected = log_shares(votes[None], 60).toarray()
         np.testing.assert_allclose(_dense(guidance.with_feedback(SOME.accepted), _asked(prompt)), expected, rtol=1e-4)
@@ -126,7 +121,7 @@ def test_only_new_conversations_are_read_and_what_is_gone_is_forgotten():
     left = Feedback(*(entry for entry in SOME.entries if entry[1] != "new"), ("a5", "u5", 9, "balloons"))
     found, expected = again.with_feedback(left.accepted), trained.with_feedback(left.accepted)
     assert left.read == ["a5", "a3", "a5"]
-    np.testing.assert_allclose(_dense(found, asked), _dense(expected, asked))
+    np.testing.assert_allclose(_dense(found, asked), _dense(expected, asked), rtol=1e-5)
     assert not np.array_equal(_dense(found, asked), _dense(every, asked))
     np.testing.assert_array_equal(_dense(found.with_feedback(Feedback().accepted), asked), _dense(trained, asked))
     np.testing.assert_array_equal(_dense(trained, asked), _dense(_guidance(), asked))
@@ -159,7 +154,8 @@ def test_a_flood_of_one_user_moves_lists_of_others_no_more_than_one_accept():
     largest = np.max([_move(guidance, one, asked) for one in ones], axis=0)
     assert (largest > 0.1).all()
     same = Feedback(*((f"a{i}", "flood", 50, "space horror") for i in range(10_000)))
-    np.testing.assert_array_equal(_move(guidance, same, asked), _move(guidance, Feedback(same.entries[0]), asked))
+    one = Feedback(same.entries[0])
+    np.testing.assert_allclose(_move(guidance, same, asked), _move(guidance, one, asked), rtol=1e-6)
     many = Feedback(*((f"a{i % 500}.{i // 500}", "flood", 50, texts[i % 500]) for i in range(10_000)))
     every = Feedback(
         *((f"a{i % 500}", "flood", (i // 500 + 20 * (i % 500)) % 60, texts[i % 500]) for i in range(10_000))
@@ -167,4 +163,4 @@ def test_a_flood_of_one_user_moves_lists_of_others_no_more_than_one_accept():
     for flood in (many, every):
         assert (_move(guidance, flood, asked) <= largest + 1e-6).all()
     people = Feedback(*((f"a{i}", f"new{i}", 50, "space horror") for i in range(20)))
-    assert _move(guidance, people, asked)[0] > 1.2 * largest[0], "many people do move them"
+    assert _move(guidance, people, asked)[0] > largest[0] + 0.5, "many people do move them"
