@@ -76,22 +76,28 @@ class Voices(NamedTuple):
     """Conversations of feedback, which come after those of training. Each of their people has one vote.
 
     `places` are all conversations of these people, training included: person by person, of each the newest first. A
-    person begins at each of `starts`. Shape: vectors (D, M), one for each of the M `answers`; places (K,); starts (P,).
+    person begins at each of `starts`. `others` are the conversations of other people.
+    Shape: vectors (D, M), one for each of the M `answers`; places (K,); starts (P,); others (N + M - K,).
     """
 
     answers: Mapping[str, int]
     vectors: Matrix
     places: np.ndarray
     starts: np.ndarray
+    others: np.ndarray
 
-    def keep_nearest(self, cosines: np.ndarray) -> None:
-        """Set the cosines of all but the nearest conversation of each person to 0. Shape: (B, conversations)."""
+    def nearest(self, cosines: np.ndarray) -> np.ndarray:
+        """Return the conversations that can vote for each prompt: of each person the nearest, and the others.
+
+        Shape: cosines (B, N + M), result (B, N + M - K + P).
+        """
         own, sizes = cosines[:, self.places], np.diff(self.starts, append=len(self.places))
         is_best = own == np.repeat(np.maximum.reduceat(own, self.starts, axis=1), sizes, axis=1)
         number = np.cumsum(is_best, axis=1)
         before = number[:, self.starts] - is_best[:, self.starts]
         is_first = is_best & (number - np.repeat(before, sizes, axis=1) == 1)
-        cosines[:, self.places] = np.where(is_first, own, 0)
+        theirs = self.places[is_first.nonzero()[1]].reshape(len(own), len(self.starts))
+        return np.concatenate([np.broadcast_to(self.others, (len(own), len(self.others))), theirs], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +152,14 @@ class Neighbours:
         theirs = np.empty(len(answers), dtype=np.int64)
         theirs[rows] = accepted.people[entries]
         people = np.concatenate([self.people, theirs])
-        places = np.flatnonzero(np.isin(people, theirs))
+        is_theirs = np.isin(people, theirs)
+        places = np.flatnonzero(is_theirs)
         places = places[np.lexsort((-places, people[places]))]
         starts = np.flatnonzero(np.diff(people[places], prepend=people[places[0]] - 1))
-        return replace(
-            self,
-            liked=sparse.vstack([self.liked, liked.multiply(weight[:, None])], format="csr"),
-            people=people,
-            voices=Voices(answers, vectors.tocsr() if sparse.issparse(vectors) else vectors, places, starts),
-        )
+        vectors = vectors.tocsr() if sparse.issparse(vectors) else vectors
+        voices = Voices(answers, vectors, places, starts, np.flatnonzero(~is_theirs))
+        liked = sparse.vstack([self.liked, liked.multiply(weight[:, None])], format="csr")
+        return replace(self, liked=liked, people=people, voices=voices)
 
     def nearest(
         self, prompts: Sequence[Row], number: int, *, without_own: bool = False, earlier: bool = False
@@ -164,27 +169,32 @@ class Neighbours:
         `without_own` takes the vote from conversations of the prompt's person, `earlier` from those that are not of an
         earlier month than the prompt: their cosine is 0.
         """
-        number = min(number, self.liked.shape[0])
+        voices = self.voices
+        number = min(number, self.liked.shape[0] if voices is None else len(voices.others) + len(voices.starts))
         places = np.empty((len(prompts), number), dtype=np.int64)
         cosines = np.empty((len(prompts), number), dtype=np.float32)
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
             asked = self.embedder.embed_conversations([_words(row) for row in block])
             every = _product(asked, self.vectors)
-            if self.voices is not None:
-                every = np.concatenate([every, _product(asked, self.voices.vectors)], axis=1)
-                self.voices.keep_nearest(every)
+            if voices is not None:
+                every = np.concatenate([every, _product(asked, voices.vectors)], axis=1)
             if without_own:
                 own = np.array([person_key(row) for row in block], dtype=np.int64)
                 every[own[:, None] == self.people] = 0
             if earlier:
                 every[np.array([month_of(row) for row in block])[:, None] <= self.months] = 0
+            if voices is not None:
+                columns = voices.nearest(every)
+                every = np.take_along_axis(every, columns, axis=1)
             best = np.argpartition(-every, number - 1, axis=1)[:, :number]
             best.sort(axis=1)  # equal cosines: the earlier conversation
             values = np.take_along_axis(every, best, axis=1)
             order = np.argsort(-values, axis=1, kind="stable")
             part = slice(start, start + len(block))
             places[part], cosines[part] = (np.take_along_axis(a, order, axis=1) for a in (best, values))
+            if voices is not None:
+                places[part] = np.take_along_axis(columns, places[part], axis=1)
             if start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts):
                 logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
         return Nearest(places, cosines, self.liked)
