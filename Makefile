@@ -66,7 +66,7 @@ test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each
 test-nightly: test-tools  ## run what seldom breaks: vLLM, DeepSpeed, native servers, pages in a browser, schedulers' files
 	$(PYTEST) -m "nightly and not gpu"
 
-test-loop: $(READY)  ## run the story of docs/loop.md: about 45 minutes on two cores
+test-loop: $(READY)  ## run the story of docs/loop.md: about 50 minutes on two cores
 	python -m pytest -m loop tests/test_loop.py
 
 # On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.

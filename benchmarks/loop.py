@@ -1,14 +1,16 @@
-"""Acceptance by week with and without the loop: monitoring, retraining on feedback, an experiment, a promotion.
+"""Acceptance by week, with live evidence and with retraining: monitoring, a refresh, an experiment, a promotion.
 
-Simulated users ask a real service, whose audience changes after two weeks. Without the loop, the champion stays. With
-it, the alarm `acceptance` of `convrec monitor` is followed by `flows.refresh`, which learns from what users accepted
-since the change; an A/B test of the new version; and `convrec promote`, if the test and the gates find it better. Both
-runs have the same users.
+Simulated users ask a real service, whose audience changes after two weeks. Line `nothing` goes on with the champion.
+Line `live` serves it with `--evidence live`. Line `retraining` goes through the loop: the alarm `acceptance` of
+`convrec monitor`; `flows.refresh`, which learns from what users accepted in the two weeks since the change; an A/B test
+of the new version; and `convrec promote`, if the test and the gates find it better. Line `both` does both; it
+refreshes in the same week, with or without the alarm. All lines have the same users.
 
-    python -m benchmarks.loop --project FOLDER --seeds 1 2 3
+    python -m benchmarks.loop --project FOLDER --seeds 1 2 3 --lines nothing live retraining both
 
-FOLDER is a project whose champion has learned from data of before the change (docs/loop.md has the commands). Each seed
-begins with this champion. The benchmark changes the project's params.yaml and registry.
+FOLDER is a project whose champion has learned from data of before the change (docs/loop.md has the commands). Each line
+begins with this champion. The benchmark changes the project's params.yaml and registry. Lines and seeds that are not
+run keep their rows in runs/loop-users.csv, so that each can be run by itself.
 """
 
 import argparse
@@ -41,6 +43,8 @@ from convrec.registry.versions import CHAMPION, MODEL_NAME
 
 START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)
+LINES = ("nothing", "live", "retraining", "both")
+SAVED = Path("runs", "loop-users.csv")
 # The conversations since the change, and the champion as the model that Rank-GRPO starts from.
 LEARN_FROM_FEEDBACK = [
     "data.source=[synthetic, feedback]",
@@ -65,14 +69,13 @@ def _convrec(*arguments: object, success: tuple[int, ...] = (0,)) -> str:
 
 
 @contextmanager
-def _serving(feedback: str) -> Iterator[str]:
+def _serving(feedback: str, evidence: str) -> Iterator[str]:
     """Serve the champion, and yield the address."""
     log = Path("runs/loop-serve.log")
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as stream:
-        process = subprocess.Popen(
-            [*_COMMAND, "serve", "--port", "0", "--save-conversations", "--feedback", feedback], stderr=stream
-        )
+        options = ("--port", "0", "--save-conversations", "--feedback", feedback, "--evidence", evidence)
+        process = subprocess.Popen([*_COMMAND, "serve", *options], stderr=stream)
     try:
         while not (found := re.search(r"serving (http://127\.0\.0\.1:\d+)", log.read_text())):
             if process.poll() is not None:
@@ -108,7 +111,7 @@ class Loop:
         watched = _convrec("monitor", "--until", until, "--feedback", self._feedback, success=(0, EXIT_ALARM))
         alarms = [line for line in watched.splitlines() if line.startswith("acceptance: alarm")]
         if not alarms:
-            return "acceptance has not fallen"
+            return self._retrain(until) if until >= SHIFT + 2 * WEEK else "acceptance has not fallen"
         self._step = self._retrain
         return f"{alarms[0]}; another week of feedback is awaited"
 
@@ -140,30 +143,23 @@ class Loop:
         return ""
 
 
-def run(options: argparse.Namespace, seed: int) -> pd.DataFrame:
-    """Return the users' accepted items per answer in each week. Columns: week, person, with_loop, accepted.
-
-    Until the first experiment both are the same: the same users ask the same champion.
-    """
-    weeks: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
-    for with_loop in (True, False):
-        _restore_champion(options.champion)
-        database = Path(f"feedback/loop-{seed}-{with_loop}.db").absolute()
-        database.unlink(missing_ok=True)
-        feedback = f"sqlite:///{database}"
-        loop, audience = Loop(feedback), Audience(load_params(), seed, SHIFT)
-        with _serving(feedback) as url:
-            for number in range(len(weeks[with_loop]), options.weeks):
-                week = START + number * WEEK
-                visits = simulate(Plan(url, options.users, 7, week, feedback=feedback), audience)
-                users = _accepted(visits, seed, week)
-                weeks[with_loop].append(users)
-                done = loop.after(week + WEEK) if with_loop else "without the loop"
-                console.print(f"seed {seed}, {week}: {users['accepted'].mean():.2f} {done}")
-                if loop.has_moved and len(weeks[False]) == 0:
-                    weeks[False] = weeks[True].copy()
-                time.sleep(options.follow_seconds if loop.has_moved else 0)
-    return pd.concat(users.assign(with_loop=with_loop) for with_loop in weeks for users in weeks[with_loop])
+def run(options: argparse.Namespace, line: str, seed: int) -> pd.DataFrame:
+    """Return the users' accepted items per answer in each week. Columns: week, person, accepted, seed, line."""
+    _restore_champion(options.champion)
+    database = Path(f"feedback/loop-{line}-{seed}.db").absolute()
+    database.unlink(missing_ok=True)
+    feedback = f"sqlite:///{database}"
+    loop = Loop(feedback) if line in ("retraining", "both") else None
+    audience, weeks = Audience(load_params(), seed, SHIFT), []
+    with _serving(feedback, "live" if line in ("live", "both") else "trained") as url:
+        for number in range(options.weeks):
+            week = START + number * WEEK
+            visits = simulate(Plan(url, options.users, 7, week, feedback=feedback), audience)
+            weeks.append(_accepted(visits, seed, week))
+            done = "" if loop is None else loop.after(week + WEEK)
+            console.print(f"{line}, seed {seed}, {week}: {weeks[-1]['accepted'].mean():.2f} {done}".strip())
+            time.sleep(options.follow_seconds if loop is not None and loop.has_moved else 0)
+    return pd.concat(weeks).assign(seed=seed, line=line)
 
 
 def _accepted(visits: pl.DataFrame, seed: int, week: date) -> pd.DataFrame:
@@ -174,33 +170,44 @@ def _accepted(visits: pl.DataFrame, seed: int, week: date) -> pd.DataFrame:
 
 
 def print_table(runs: pd.DataFrame) -> None:
-    """Print acceptance by week without and with the loop, and the difference with its 95 % interval over users."""
-    console.print("| week from | without the loop | with the loop | difference |\n|---|---:|---:|---:|")
+    """Print acceptance by week and line, and the difference to doing nothing with its 95 % interval over users."""
+    lines = [line for line in LINES if line in set(runs["line"])]
+    console.print(f"| week from | {' | '.join(lines)} |\n|---|{'---:|' * len(lines)}")
     for week, rows in runs.sort_values("person").groupby("week"):
-        sides = (rows[rows["with_loop"] == with_loop] for with_loop in (False, True))
-        without, having = (side.reset_index(drop=True).assign(prompt_id="") for side in sides)
-        gain = paired_interval(having, without, "accepted", samples=2000, seed=0)
-        means = f"{without['accepted'].mean():.2f} | {having['accepted'].mean():.2f}"
-        console.print(f"| {week} | {means} | {gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] |")
+        sides = {line: rows[rows["line"] == line].reset_index(drop=True).assign(prompt_id="") for line in lines}
+        console.print(f"| {week} | {' | '.join(_cell(sides[line], sides.get(LINES[0])) for line in lines)} |")
+
+
+def _cell(side: pd.DataFrame, nothing: pd.DataFrame | None) -> str:
+    mean = f"{side['accepted'].mean():.2f}"
+    if nothing is None or nothing is side:
+        return mean
+    gain = paired_interval(side, nothing, "accepted", samples=2000, seed=0)
+    return f"{mean} ({gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}])"
 
 
 def main() -> None:
-    """Run both for each seed, print the table, and save the users' figures in runs/loop-users.csv."""
+    """Run the lines for each seed, print the table, and save the users' figures in runs/loop-users.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--users", type=int, default=300)
     parser.add_argument("--weeks", type=int, default=7)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--lines", choices=LINES, nargs="+", default=LINES)
     parser.add_argument("--follow-seconds", type=float, default=20.0, help="wait until the service has followed")
     options = parser.parse_args()
     os.chdir(options.project)
     connect()
     options.champion = read_state(mlflow.MlflowClient()).champion
-    runs = pd.concat(run(options, seed) for seed in options.seeds)
-    runs.to_csv("runs/loop-users.csv", index=False)
-    console.print(
-        f"\naccepted items per answer, {options.users} users, seeds {options.seeds}; the audience changes on {SHIFT}"
-    )
+    for seed in options.seeds:
+        for line in options.lines:
+            runs = run(options, line, seed)
+            if SAVED.is_file():
+                saved = pd.read_csv(SAVED)
+                runs = pd.concat([saved[(saved["line"] != line) | (saved["seed"] != seed)], runs])
+            runs.to_csv(SAVED, index=False)
+    runs = pd.read_csv(SAVED)
+    console.print(f"\naccepted items per answer, seeds {sorted(set(runs['seed']))}; the audience changes on {SHIFT}")
     print_table(runs)
 
 

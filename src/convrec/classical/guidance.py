@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import EVIDENCE, Evidence, largest
+from convrec.classical.neighbours import Accepted
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
@@ -53,6 +54,10 @@ class Guidance:
         """Return the log weights of prompts, as a `Guide`."""
         return self.log_weights(prompts)
 
+    def with_feedback(self, accepted: Accepted) -> "Guidance":
+        """Return the guidance with what people of a service accepted (see `Evidence.with_feedback`)."""
+        return replace(self, evidence=self.evidence.with_feedback(accepted))
+
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +84,7 @@ class Guidance:
         """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
         if not self.weights.get("neighbours"):
             return [{} for _ in prompts]
-        return self.evidence.neighbours.likers(prompts, self.evidence.number)
+        return self.evidence.voters.likers(prompts, self.evidence.number)
 
 
 def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:

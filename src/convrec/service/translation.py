@@ -108,9 +108,9 @@ class Translator:
         ]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
         with self.lock:
-            if self.guide is not None:
+            if (guide := self.guide) is not None:  # another one may take its place
                 rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
-                weighted = zip(requests, self.guide(rows), strict=True)
+                weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -122,6 +122,7 @@ class Serving:
         feedback: Database for answers and feedback; `none` records nothing; default: CONVREC_FEEDBACK_URL, else
             feedback/feedback.db.
         save_conversations: Also save what users write.
+        evidence: `live` adds what users accept to the evidence that guides lists, within about a minute.
     """
 
     model: str | None = None
@@ -133,6 +134,7 @@ class Serving:
     max_seconds: Annotated[Whole, Parameter(validator=Number(gte=1, lte=3600))] = 60
     feedback: Annotated[str | None, Parameter(metavar="URL")] = None
     save_conversations: bool = False
+    evidence: Literal["trained", "live"] = "trained"
 
 
 _SERVING = Serving()
@@ -230,9 +232,12 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
     from convrec.service.app.metrics import Metrics
     from convrec.service.app.server import hosts_of, listening, make_app, run
     from convrec.service.app.service import Limits, Service
-    from convrec.service.feedback import JOURNAL, FeedbackRecorder, feedback_url
+    from convrec.service.feedback import JOURNAL, FeedbackRecorder, FeedbackStore, feedback_url
     from convrec.service.live import LiveModels
+    from convrec.service.live_evidence import LiveEvidence
 
+    if options.evidence == "live" and options.feedback == "none":
+        raise InputError("--evidence live learns from feedback; leave out `--feedback none`")
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ExitStack() as cleanup:
         listener = cleanup.enter_context(listening(options.host, port))
@@ -241,7 +246,15 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
             recorder = FeedbackRecorder(JOURNAL, feedback_url(options.feedback), options.save_conversations)
             cleanup.callback(recorder.close)
         metrics = Metrics()
-        source = RegistrySource(options.model, challenger, _engine(options, metrics))
+        make_served = _engine(options, metrics)
+        if options.evidence == "live":
+            store = FeedbackStore(feedback_url(options.feedback))
+            live = LiveEvidence(store, metrics.evidence_failures.inc, is_required=options.model is not None)
+            cleanup.callback(live.close)
+            live.start()
+            metrics.watch("evidence_items", "Accepted items in the live evidence", lambda: live.num_items)
+            make_served = live.following(make_served)
+        source = RegistrySource(options.model, challenger, make_served)
         models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
         cleanup.callback(models.close)
         models.start(is_required=has_page or options.model is not None)

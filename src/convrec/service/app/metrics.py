@@ -25,6 +25,7 @@ class Metrics:
         self.constraint_failures = counter("constraint_failures", text, ["version"])
         self.events = counter("feedback_events", "Events of users by kind", ["event"])
         self.load_failures = counter("model_load_failures", "Versions that could not be loaded")
+        self.evidence_failures = counter("evidence_failures", "Updates of the live evidence that failed")
         self.experiment_answers = counter("experiment_answers", "Answers that count for the experiment", ["arm"])
         text = "Questions that the challenger failed on and the champion answered"
         self.experiment_failures = counter("experiment_failures", text)

@@ -51,6 +51,7 @@ KINDS: dict[type, Any] = {  # of columns in polars
     sa.String: pl.String,
     sa.Text: pl.String,
     sa.Integer: pl.Int64,
+    sa.Boolean: pl.Boolean,
     sa.Float: pl.Float64,
     Utc: pl.Datetime("us", "UTC"),
 }

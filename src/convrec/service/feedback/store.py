@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import polars as pl
 from pyarrow.parquet import ParquetWriter
-from sqlalchemy import Connection, Select, Table, delete, func, select
+from sqlalchemy import Connection, Select, Table, and_, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.project.atomic import replaced
@@ -35,6 +35,8 @@ from convrec.service.feedback.records import STATES, Answer, Event
 
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
+_ITEM = ["answer_id", "list", "item_id"]  # the key of a shown item
+_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 EXPORTED = "feedback.parquet"  # what the source `feedback` reads
 _PERIOD = 2_000  # answers that are read at once
 
@@ -128,18 +130,12 @@ class FeedbackStore:
         `accepted`, `rejected` and `hidden` say which of them the last state was; `clicked` and `watched` whether it
         happened at all. Only events `within` this time after the answer count, if it is given.
         """
-        key = ["answer_id", "list", "item_id"]
-        state = pl.col("event").filter(pl.col("event").is_in(STATES)).last()
         items, happened = self.shown(since, until), self.events(since, until)
         if within is not None:
             times = items.select("answer_id", pl.col("time").alias("asked")).unique()
             happened = happened.join(times, on="answer_id", maintain_order="left")
             happened = happened.filter(pl.col("time") < pl.col("asked") + within)
-        found = happened.group_by(key, maintain_order=True).agg(
-            *((state == name).alias(name) for name in _STATES),
-            *((pl.col("event") == name).any().alias(name) for name in _FACTS),
-        )
-        joined = items.join(found, on=key, how="left", maintain_order="left")
+        joined = items.join(_folded(happened, _ITEM), on=_ITEM, how="left", maintain_order="left")
         return joined.with_columns(pl.col(*_STATES, *_FACTS).fill_null(False))
 
     def periods(
@@ -161,6 +157,33 @@ class FeedbackStore:
             if end is None:
                 return
             since = end
+
+    def accepted(self) -> pl.DataFrame:
+        """Return the shown items that users with an id accepted, or watched and did not reject or hide, oldest first.
+
+        Columns: `answer_id`, `user_id`, `item_id`, and `is_stored`: whether the conversation is.
+        """
+        is_shown = [shown.c[name] == events.c[name] for name in _ITEM]
+        query = (
+            select(events, answers.c.user_id, answers.c.messages.is_not(None).label("is_stored"))
+            .join(answers, answers.c.answer_id == events.c.answer_id)
+            .join(shown, and_(*is_shown))
+            .where(answers.c.user_id.is_not(None), events.c.event != "clicked")
+        )
+        happened = self._read(query, None, None, events.c.time, events.c.event_id)
+        found = _folded(happened, [*_ITEM, "user_id", "is_stored"])
+        is_liked = pl.col("accepted") | (pl.col("watched") & ~pl.col("rejected") & ~pl.col("hidden"))
+        return found.filter(is_liked).select("answer_id", "user_id", "item_id", "is_stored")
+
+    def messages(self, answer_ids: Sequence[str]) -> dict[str, list[dict[str, str]]]:
+        """Return the conversations of those of some answers that are stored, by answer."""
+        found: dict[str, list[dict[str, str]]] = {}
+        with self._transaction() as connection:
+            for first in range(0, len(answer_ids), _CHUNK):
+                is_one = answers.c.answer_id.in_(answer_ids[first : first + _CHUNK])
+                query = select(answers.c.answer_id, answers.c.messages).where(is_one, answers.c.messages.is_not(None))
+                found |= {answer: json.loads(text) for answer, text in connection.execute(query)}
+        return found
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
@@ -219,6 +242,15 @@ def open_store(root: Path, given: str | None = None) -> FeedbackStore:
             f"{URL_VARIABLE} or --feedback"
         )
     return FeedbackStore(url)
+
+
+def _folded(happened: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Return one row for each key of some events, with what their user did in the end (see `outcomes`)."""
+    state = pl.col("event").filter(pl.col("event").is_in(STATES)).last()
+    return happened.group_by(key, maintain_order=True).agg(
+        *((state == name).fill_null(False).alias(name) for name in _STATES),
+        *((pl.col("event") == name).any().alias(name) for name in _FACTS),
+    )
 
 
 def _answer_row(answer: Answer) -> dict[str, Any]:

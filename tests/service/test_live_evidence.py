@@ -1,0 +1,247 @@
+"""Live evidence: a service whose lists follow what users accept."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
+from convrec.project.errors import InputError
+from convrec.service import live_evidence
+from convrec.service.feedback import Answer, Event, FeedbackRecorder, FeedbackStore, Shown, new_answer_id, recorder
+from convrec.service.live_evidence import LiveEvidence
+from tests.rows import make_row
+from tests.service.app.process import running_service
+from tests.service.app.serving import make_service, serve
+from tests.service.feedback.conftest import until
+from tests.service.recommending import CATALOG, TITLES, make_recommender
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
+HEIST = [{"role": "user", "content": "a film with heists please"}]
+ROCKY, JAWS, ALIEN = (CATALOG.items[TITLES.index(title)] for title in ("Rocky", "Jaws", "Alien"))
+ROWS = [
+    make_row("a", [("Heat", 1975), ("Up", 1981)], "a heist film", user_id="ann"),
+    make_row("b", [("Heat", 1975), ("Her", 1978)], "a film with heists", user_id="bob"),
+    make_row("c", [("Alien", 1984)], "space please", user_id="cid"),
+]
+
+
+def _guidance(**weights: float) -> Guidance:
+    evidence = Evidence.fit(ROWS, CATALOG, TfidfEmbedder, neighbours=5, kept=10)
+    return Guidance(evidence, weights or {"neighbours": 8.0, "popularity": 1.0}, {"name": "tfidf"})
+
+
+class Users:
+    """Writes answers and events to a database, as users of a service cause them."""
+
+    def __init__(self, store: FeedbackStore):
+        self._store, self._minutes = store, 0
+
+    def accept(self, user: str | None, item, event: str = "accepted", messages=HEIST, answer: str | None = None) -> str:
+        """Write an event of an answer, by default a new one, and return the answer's id."""
+        self._minutes += 1
+        time = NOON + timedelta(minutes=self._minutes)
+        known = answer or new_answer_id(time)
+        made = Answer(known, time, user, None, None, 0.1, messages, (Shown("", 1, item.id, "1"),))
+        self._store.write([made], [Event(new_answer_id(time), known, "", item.id, event, time)])
+        return known
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[FeedbackStore]:
+    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback/feedback.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def users(store) -> Users:
+    return Users(store)
+
+
+@pytest.fixture
+def failures() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def live(store, failures) -> LiveEvidence:
+    return LiveEvidence(store, lambda: failures.append(1))
+
+
+RECOMMENDER = make_recommender(guide=_guidance())
+
+
+@pytest.fixture
+def translator():
+    RECOMMENDER.translator.guide = _guidance()
+    return RECOMMENDER.translator
+
+
+def _weight(translator, item) -> float:
+    (asked,) = translator.prepare(["a film with heists please"], 3)
+    return asked.request.log_weights.get(CATALOG.items.index(item), 0.0)
+
+
+def test_what_users_accept_is_evidence_until_they_take_it_back_or_are_deleted(store, users, live, translator):
+    live.follow("1", translator)
+    before = {item.id: _weight(translator, item) for item in (ROCKY, JAWS, ALIEN)}
+    assert before[ROCKY.id] == before[JAWS.id] == 0
+    answer = users.accept("u1", ROCKY)
+    users.accept("u2", JAWS)
+    users.accept("u3", ALIEN, "watched")
+    live.update()
+    assert live.num_items == 3
+    assert all(_weight(translator, item) > before[item.id] for item in (ROCKY, JAWS, ALIEN))
+    users.accept("u1", ROCKY, "withdrawn", answer=answer)
+    store.delete_user("u2")
+    live.update()
+    assert _weight(translator, ROCKY) == _weight(translator, JAWS) == 0 and live.num_items == 1
+    users.accept("u3", ALIEN, "rejected")  # of another answer: the film is still one that u3 has watched
+    users.accept("u4", ROCKY, "rejected")
+    live.update()
+    assert _weight(translator, ROCKY) == 0 < _weight(translator, ALIEN)
+
+
+def test_without_conversations_popularity_is_live_and_without_a_user_nothing(users, live, translator):
+    live.follow("1", translator)
+    users.accept(None, ROCKY)
+    live.update()
+    assert _weight(translator, ROCKY) == 0
+    users.accept("u1", ROCKY, messages=None)
+    live.update()
+    found = _weight(translator, ROCKY)
+    assert found > 0
+    users.accept("u2", ROCKY)
+    live.update()
+    assert _weight(translator, ROCKY) > found + 10, "a vote, too"
+
+
+def test_items_that_were_not_shown_or_are_unknown_change_nothing(store, users, live, translator):
+    live.follow("1", translator)
+    answer = users.accept("u1", ALIEN, "clicked")
+    event = Event("e", answer, "", ROCKY.id, "accepted", NOON)
+    unknown = Answer(new_answer_id(NOON), NOON, "u1", None, None, 0.1, HEIST, (Shown("", 1, "gone", "1"),))
+    store.write([unknown], [event, Event("f", unknown.answer_id, "", "gone", "accepted", NOON)])
+    live.update()
+    assert _weight(translator, ROCKY) == 0 and live.num_items == 1
+
+
+def test_the_newest_hundred_items_of_a_user_count(users, live, translator, monkeypatch):
+    monkeypatch.setattr(live_evidence, "_MOST_ITEMS", 2)
+    live.follow("1", translator)
+    for item in (ROCKY, JAWS, ALIEN):
+        users.accept("u1", item)
+    live.update()
+    assert live.num_items == 2 and _weight(translator, ROCKY) == 0 < _weight(translator, JAWS)
+
+
+def test_a_database_that_fails_leaves_the_evidence_and_is_counted(tmp_path, users, live, translator, failures, caplog):
+    users.accept("u1", ROCKY)
+    live.follow("1", translator)
+    guide, found = translator.guide, _weight(translator, ROCKY)
+    database = tmp_path / "feedback" / "feedback.db"
+    database.rename(tmp_path / "away")
+    for _ in range(2):
+        live.update()
+    assert translator.guide is guide and _weight(translator, ROCKY) == found > 0
+    assert failures == [1, 1]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith("the evidence stays as it is: feedback database sqlite:///")
+    (tmp_path / "away").rename(database)
+    users.accept("u2", JAWS)
+    live.update()
+    assert _weight(translator, JAWS) > 0 and failures == [1, 1]
+
+
+def test_an_answer_has_the_evidence_of_one_moment(users, live, translator, monkeypatch):
+    """An update in the middle of a request changes the next one."""
+    live.follow("1", translator)
+    users.accept("u1", ROCKY)
+    nearest = translator.guide.evidence.live.neighbours.__class__.nearest
+
+    def meanwhile(self, *arguments, **options):
+        live.update()
+        return nearest(self, *arguments, **options)
+
+    monkeypatch.setattr("convrec.classical.neighbours.Neighbours.nearest", meanwhile)
+    assert _weight(translator, ROCKY) == 0 < _weight(translator, ROCKY)
+
+
+@pytest.mark.parametrize("guide", [None, _guidance(item_knn=1.0), lambda prompts: [{} for _ in prompts]])
+def test_a_version_that_feedback_cannot_change_is_refused_or_logged(store, live, translator, guide, caplog):
+    translator.guide = guide
+    live.follow("7", translator)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("--evidence live: feedback cannot change the lists of version 7, whose guidance has no wei")
+    live.update()
+    assert translator.guide is guide
+    with pytest.raises(InputError, match="leave out the option, or serve another version"):
+        LiveEvidence(store, lambda: None, is_required=True).follow("7", translator)
+
+
+def test_the_lists_of_a_running_server_follow(tmp_path, monkeypatch, translator):
+    """As users see it: accepted by some, recommended to others a moment later; a deleted user's item goes."""
+    monkeypatch.setattr(live_evidence, "_PAUSE", 0.02)
+    monkeypatch.setattr(recorder, "_LINGER", 0.02)
+    url = f"sqlite:///{tmp_path}/feedback.db"
+    store = FeedbackStore(url)
+    with (
+        closing(FeedbackRecorder(tmp_path / "journal", url, with_conversations=True)) as recording,
+        closing(LiveEvidence(store, lambda: None)) as live,
+        serve(make_service({"1": RECOMMENDER}, recording), has_page=False) as running,
+        httpx.Client(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as client,
+    ):
+        live.start()
+        live.follow("1", translator)
+
+        def ask(user: str, n: int) -> tuple[str, list[str]]:
+            body = {"messages": HEIST, "n": n, "user_id": user}
+            told = client.post("/recommend", json=body).raise_for_status().json()
+            return told["answer_id"], [row["item_id"] for row in told["recommendations"]]
+
+        last = ask("other", 15)[1][-1]
+        for user in ("u1", "u2", "u3"):
+            event = {"answer_id": ask(user, 15)[0], "item_id": last, "event": "accepted"}
+            client.post("/feedback", json=event).raise_for_status()
+        until(lambda: ask("other", 1)[1] == [last])
+        for user in ("u1", "u2", "u3"):
+            FeedbackStore(url).delete_user(user)
+        until(lambda: ask("other", 15)[1][-1] == last)
+
+
+@pytest.mark.slow
+def test_a_service_follows_its_database(project, tmp_path):
+    """`convrec serve --evidence live` as a process: its own feedback, a deletion, and a database that is away."""
+    folder = Path(shutil.copytree(project, tmp_path / "project"))
+    _guidance().save(folder / "models" / "guidance")
+    with running_service(folder, "--model", "model", "--evidence", "live", "--save-conversations") as service:
+        first = service.ask(n=15, user_id="other").json()["recommendations"]
+        assert "through neighbours and popularity" in service.log.read_text()
+        told = service.ask(n=15, user_id="u1").json()
+        last = first[-1]["item_id"]
+        event = {"answer_id": told["answer_id"], "item_id": last, "event": "accepted"}
+        assert service.client.post("/feedback", json=event).status_code == 200
+        until(lambda: service.metric("convrec_evidence_items") == 1)
+        until(lambda: service.ask().json()["recommendations"][0]["item_id"] == last)
+        database = folder / "feedback" / "feedback.db"
+        FeedbackStore(f"sqlite:///{database}").delete_user("u1")
+        until(lambda: service.metric("convrec_evidence_items") == 0)
+        assert service.ask(n=15).json()["recommendations"] == first
+        database.rename(folder / "away.db")
+        until(lambda: service.metric("convrec_evidence_failures_total") > 0)
+        assert service.ask(n=15).json()["recommendations"] == first
+        assert service.stop() == 0
+
+
+def test_live_evidence_needs_feedback_and_guidance(project, monkeypatch, cli):
+    monkeypatch.chdir(project)
+    refused = cli("serve", "--evidence", "live", "--feedback", "none")
+    assert (refused.status, refused.out) == (2, "") and "leave out `--feedback none`" in refused.err
+    refused = cli("serve", "--evidence", "live", "--model", "model", "--port", "0")
+    assert refused.status == 2 and "feedback cannot change the lists of version model" in refused.err
