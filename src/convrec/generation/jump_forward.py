@@ -33,25 +33,19 @@ class _RoomyLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the new tokens' states and return all. Shape: (B, heads, tokens, D)."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         start = self.get_seq_length()
-        end = start + key_states.shape[-2]
+        new, end = (key_states, value_states), start + key_states.shape[-2]
         if self._buffers is None or self._buffers[0].shape[-2] < end:
-            held = self.keys, self.values
-            self._buffers = tuple(  # type: ignore[assignment]
-                states.new_empty(*states.shape[:-2], end + _ROOM, states.shape[-1])
-                for states in (key_states, value_states)
-            )
-            self._write(0, start, held)
-        self._write(start, end, (key_states, value_states))
-        return self.keys, self.values
-
-    def _write(self, start: int, end: int, states: tuple[torch.Tensor, torch.Tensor]) -> None:
-        if end > start and self._buffers is not None:
-            for buffer, new in zip(self._buffers, states, strict=True):
-                buffer[..., start:end, :] = new
-            self.keys, self.values = (buffer[..., :end, :] for buffer in self._buffers)
+            keys, values = (own.new_empty(*own.shape[:-2], end + _ROOM, own.shape[-1]) for own in new)
+            if start:
+                keys[..., :start, :], values[..., :start, :] = self.keys, self.values
+            self._buffers = keys, values
+            self.is_initialized = True
+        for buffer, own in zip(self._buffers, new, strict=True):
+            buffer[..., start:end, :] = own
+        keys, values = (buffer[..., :end, :] for buffer in self._buffers)
+        self.keys, self.values = keys, values
+        return keys, values
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep these rows."""
