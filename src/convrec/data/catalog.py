@@ -11,7 +11,7 @@ import pandas as pd
 
 from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
-from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, spellings, usable_id, usable_title
+from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, natural, spellings, usable_id, usable_title
 from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
@@ -290,6 +290,7 @@ def _titles(row: dict, line_column: str | None) -> list[str]:
     titles = _texts(row.get("aliases"))
     if any(len(title) > LONGEST_TITLE for title in titles):
         raise ValueError(f"an alias of more than {LONGEST_TITLE:,} characters")
+    titles = list(map(natural, titles))
     return [*titles, usable_title(row.get("title"), row.get("year"))[0]] if line_column else titles
 
 

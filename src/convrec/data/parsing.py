@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise
+from convrec.data.titles import WRITTEN_YEAR, WRITTEN_YEARS, YEARS, natural, normalise
 
 Reading = Literal["strict", "lenient"]
 
@@ -30,8 +30,8 @@ _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪�
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
 _TAG = re.compile(r"<\s*/?\s*(?:b|i|em|strong|u|mark|code|span|p|li|ol|ul|br|td|tr|h[1-6])\s*/?\s*>", re.IGNORECASE)
-YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
-_CLOSING_YEAR = re.compile(r"[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
+YEAR = re.compile(rf"\s*[(\[](?:[^()\[\]\d]{{0,30}}[\s,])?{WRITTEN_YEAR}(?:[\s,;][^()\[\]]{{0,60}})?[)\]]")
+_CLOSING_YEAR = re.compile(rf"[(\[]\s*{WRITTEN_YEAR}(?:[\s,;][^()\[\]]{{0,60}})?[)\]]")
 _BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
 _LAST_WORD_YEAR = re.compile(r"\s+(\d{4})$")
 _FORM = r"tv|film|movie|series|miniseries|version|remake|game|documentary|trilogy|special|animated|original"
@@ -256,7 +256,7 @@ def _parse_strictly(line: str, catalog: Catalog, tolerance: int) -> Entry | None
     for text in _without_marks(line):
         closed = list(_closed_by_years(text))
         for title, year in [(text, None), *closed]:
-            index = catalog.find(title, year, tolerance)
+            index = catalog.find(natural(title), year, tolerance)
             if index is not None:
                 return Entry(title, year, index)
         written = closed[0] if closed else (text, None)

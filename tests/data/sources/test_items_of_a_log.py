@@ -52,6 +52,21 @@ def test_films_of_movielens_have_titles_as_people_write_them(tmp_path, name, con
         assert "release_date" not in catalog.items[0].metadata
 
 
+@pytest.mark.parametrize(
+    ("written", "line", "alias"),
+    [
+        ("Associate, The (L'Associe)(1982)", "The Associate (1982)", "L'Associe"),
+        ("Avventura, L' (a.k.a. Adventure, The) (1960)", "L'Avventura (1960)", "The Adventure"),
+        ("Olvidados, Los (1950)", "Los Olvidados (1950)", None),
+        ("Fawlty Towers (1975-1979)", "Fawlty Towers (1975)", None),
+    ],
+)
+def test_a_film_of_movielens_has_its_natural_title(tmp_path, written, line, alias):
+    (tmp_path / "movies.dat").write_text(f"1::{written}::Drama\n")
+    (item,) = read_items(tmp_path / "movies.dat", Quarantine())[0].items
+    assert str(item) == line and item.aliases == ((alias,) if alias else ())
+
+
 def test_products_of_amazon(tmp_path):
     rows = [
         {

@@ -19,7 +19,7 @@ from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import read_log
 from convrec.data.sources.source import Source
-from convrec.data.titles import usable_id
+from convrec.data.titles import WRITTEN_YEAR, usable_id
 from convrec.project.errors import InputError
 
 Row = dict[str, object]
@@ -32,9 +32,8 @@ _GENRES = (
 )  # fmt: skip
 _NO_GENRE = ("unknown", "(no genres listed)")
 _AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "categories")  # what is read of a product
-_TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: \([^()]*\))*?)(?P<year> \(\d{4}\))?")
+_TITLE = re.compile(rf"(?P<title>[^(]+?)(?P<others>(?: ?\([^()]*\))*?)(?P<year> ?\({WRITTEN_YEAR}\))?")
 _OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
-_ARTICLE_LAST = re.compile(r"^(.+), (The|An?|Les?|La|Il|El|Das|Der|Die)$")
 _FILES = (
     *(("u.data", "u.item"), ("ratings.dat", "movies.dat")),
     *(("ratings.csv", "movies.csv"), ("ratings.csv", "items.csv")),
@@ -83,8 +82,7 @@ def _natural(row: Row) -> Row:
     """
     title, genres = row.get("title"), row.get("genres")
     if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(title.split()))):
-        names = [_ARTICLE_LAST.sub(r"\2 \1", name) for name in (match["title"], *_OTHER.findall(match["others"]))]
-        row = row | {"title": names[0] + (match["year"] or ""), "aliases": names[1:]}
+        row = row | {"title": match["title"] + (match["year"] or ""), "aliases": _OTHER.findall(match["others"])}
     genres = genres.split("|") if isinstance(genres, str) else genres
     if isinstance(genres, list):
         row = row | {"genres": [genre for genre in genres if genre not in _NO_GENRE]}
