@@ -91,6 +91,21 @@ def test_products_of_amazon(tmp_path):
         read_items(path, Quarantine())
 
 
+def test_products_that_share_a_broken_title_stay_apart(tmp_path, caplog):
+    ids = {"P0": "Lamp", "P1": "1", "P2": "1", "P3": "Desk (2015)", "P4": "Desk (2015)", "P5": " lamp"}
+    rows = [{"parent_asin": own, "title": title} for own, title in [*ids.items(), ("P1", "1")]]
+    path = tmp_path / "meta_Home.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine = Quarantine()
+    catalog, indices = read_items(path, quarantine)
+    lines = ["Lamp - P0", "1 - P1", "1 - P2", "Desk - P3 (2015)", "Desk - P4 (2015)", "lamp - P5"]
+    assert [str(item) for item in catalog.items] == lines and list(indices.values()) == [*range(6)]
+    assert catalog.indices_of_title("Lamp") == [0, 5] and catalog.find("1", None) is None
+    assert [row["reason"] for row in quarantine.rows] == ["duplicate item"], "the same id twice"
+    assert "7 items share title and year with another" in caplog.text
+    catalog.check_lines()
+
+
 def test_any_catalog_file_with_ids(tmp_path):
     path = tmp_path / "songs.csv"
     path.write_text("id,title,artist\n7,Hello,Adele\n8,Hello,Lionel Richie\n")
