@@ -85,7 +85,8 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
         else:
-            sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
+            source = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
+            sources[name] = source.compatible() if config.title_form == "NFKC" else source
     return combine(sources)
 
 
