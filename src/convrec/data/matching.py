@@ -34,8 +34,9 @@ def truth_key(truth: Truth | int, catalog: Catalog, tolerance: int = YEAR_TOLERA
     """Return what truths of the same item share: its catalog index, or where it has none its folded title and year."""
     if isinstance(truth, int):
         return truth
-    index = catalog.find(*truth, tolerance)  # a truth may be written by an alias
-    return Truth(fold(truth.title), truth.year) if index is None else index
+    title, year = truth
+    index = catalog.find(title, year, tolerance)  # a truth may be written by an alias
+    return Truth(fold(title), year) if index is None else index
 
 
 class Target(NamedTuple):
@@ -73,8 +74,8 @@ def make_target(
             truths.setdefault(truth, []).append((position, None))
             wanted.add(truth)
             continue
-        own_title = catalog.folded_titles[key] if isinstance(key, int) else key.title
-        truths.setdefault(own_title, []).append((position, truth.year))
+        own_title, (_, year) = catalog.folded_titles[key] if isinstance(key, int) else key.title, truth
+        truths.setdefault(own_title, []).append((position, year))
         wanted.update(catalog.indices_of_title(own_title))
     seen = catalog.indices_of_titles(seen_titles).union(seen_items)
     return Target(len(distinct), truths, wanted, seen, seen_titles)
