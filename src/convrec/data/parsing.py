@@ -130,8 +130,9 @@ def _parts(title: str, year: int | None) -> Iterator[str]:
     for aside in asides:
         yield bare(title[: aside.start()])
     if asides:
-        yield bare(_BRACKETS.sub("", title))
-        yield from map(bare, _BRACKETS.findall(title))
+        head = bare(_BRACKETS.sub("", title))
+        yield head
+        yield from () if is_prose(head) else map(bare, _BRACKETS.findall(title))
 
 
 def with_credit(

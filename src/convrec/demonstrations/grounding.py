@@ -9,7 +9,7 @@ import numpy as np
 from rapidfuzz import fuzz, process
 from rapidfuzz.distance import OSA
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.catalog import Catalog
 from convrec.data.parsing import Entry
 from convrec.data.titles import fold, normalise, without_article
 
@@ -36,12 +36,13 @@ class Match(NamedTuple):
 
 
 class Grounder:
-    """Matches titles with a catalog: exact, normalised, fuzzy, then truncated; a year must fit (`YEAR_TOLERANCE`).
+    """Matches titles with a catalog: exact, normalised, fuzzy, then truncated; a year must fit.
 
-    A fuzzy match has at least a rapidfuzz ratio of `MIN_RATIO`, or `MIN_RATIO_WITHOUT_YEAR` where the title or the item
-    has no year. It allows one typing error, and one more for every 12 letters, in titles of at least 8 letters ("Taken"
-    is no "Take"): one in a word of at least 4 letters, not in its first letter ("Singer" is no "Ringer"), and none in
-    numbers: sequels are other films.
+    A fuzzy match has at least a rapidfuzz ratio of `MIN_RATIO` where the years differ by at most 1, and of
+    `MIN_RATIO_WITHOUT_YEAR` where the title or the item has none. It allows one typing error, and one more for every 12
+    letters, in titles of at least 8 letters ("Taken" is no "Take"). A word with an error is one that no title of the
+    catalog has ("Stranger" is no "Stronger"); the error is neither its first letter ("Singer" is no "Ringer") nor its
+    last s. Numbers have none: sequels are other films.
 
     A truncated match is one of a part of the title. A title without its subtitle must have the item's very year. There
     is none where the numbers differ, or where other titles of the catalog go on from that part: it is a series.
@@ -79,10 +80,8 @@ class Grounder:
 
     def _by_ratio(self, title: str, year: int | None, ratios: np.ndarray) -> Match | None:
         """Return the match with the highest ratio; None if different titles have the same ratio."""
-        gaps = self._years - np.nan if year is None else np.abs(self._years - year)
-        alike = np.where(
-            np.isnan(gaps), ratios >= MIN_RATIO_WITHOUT_YEAR, (ratios >= MIN_RATIO) & (gaps <= _YEAR_GAP)
-        )
+        gaps = np.abs(self._years - (np.nan if year is None else year))
+        alike = np.where(np.isnan(gaps), ratios >= MIN_RATIO_WITHOUT_YEAR, (ratios >= MIN_RATIO) & (gaps <= _YEAR_GAP))
         numbers = _DIGITS.findall(title)
         candidates = [
             i
@@ -119,7 +118,7 @@ class Grounder:
         return False
 
     def _is_typing_error(self, title: str, other: str) -> bool:
-        """Return whether a normalised title differs from that of an item by so few letters (or swaps) in unknown words."""
+        """Return whether normalised titles differ by so few letters (or swaps) that the first is a typing error."""
         one, two = (without_article(text).split() for text in (title, other))
         if len(one) != len(two):  # a space too many, or too few
             one, two = ["".join(one)], ["".join(two)]
@@ -129,5 +128,8 @@ class Grounder:
             letters >= _MIN_LETTERS
             and len(wrong) <= 1 + letters // _LETTERS_PER_ERROR
             and all(a not in self._words and a.rstrip("s") != b.rstrip("s") and a[0] == b[0] for a, b in wrong)
-            and all(min(len(a), len(b)) >= _MIN_LETTERS_OF_WORD and OSA.distance(a, b, score_cutoff=1) <= 1 for a, b in wrong)
+            and all(
+                min(len(a), len(b)) >= _MIN_LETTERS_OF_WORD and OSA.distance(a, b, score_cutoff=1) <= 1
+                for a, b in wrong
+            )
         )
