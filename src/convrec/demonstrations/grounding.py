@@ -25,7 +25,7 @@ _SEQUEL = re.compile(
 )
 _MIN_LETTERS, _LETTERS_PER_ERROR = 8, 12
 _YEAR_GAP = 1  # years between a title with a typing error and its item
-_MIN_LETTERS_OF_WORD = 4  # of a word with a typing error: "day" is no "diary"
+_MIN_LETTERS_OF_WORD = 4  # of a word with a typing error
 
 
 class Match(NamedTuple):
@@ -40,9 +40,10 @@ class Grounder:
 
     A fuzzy match has at least a rapidfuzz ratio of `MIN_RATIO` where the years differ by at most 1, and of
     `MIN_RATIO_WITHOUT_YEAR` where the title or the item has none. It allows one typing error, and one more for every 12
-    letters, in titles of at least 8 letters ("Taken" is no "Take"). A word with an error is one that no title of the
-    catalog has ("Stranger" is no "Stronger"); the error is neither its first letter ("Singer" is no "Ringer") nor its
-    last s. Numbers have none: sequels are other films.
+    letters, in titles of at least 8 letters ("Taken" is no "Take"). The error is neither a word's first letter
+    ("Singer" is no "Ringer") nor its last s, and numbers have none: sequels are other films. A word with an error is
+    one that no title of the catalog has ("Revolution" is no "Resolution"), unless the year is the very same and the
+    title has other words.
 
     A truncated match is one of a part of the title. A title without its subtitle must have the item's very year. There
     is none where the numbers differ, or where other titles of the catalog go on from that part: it is a series.
@@ -86,7 +87,8 @@ class Grounder:
         candidates = [
             i
             for i in np.flatnonzero(alike).tolist()
-            if _DIGITS.findall(self._titles[i]) == numbers and self._is_typing_error(title, self._titles[i])
+            if _DIGITS.findall(self._titles[i]) == numbers
+            and self._is_typing_error(title, self._titles[i], bool(gaps[i] == 0))
         ]
         if not candidates:
             return None
@@ -117,19 +119,18 @@ class Grounder:
                 return True
         return False
 
-    def _is_typing_error(self, title: str, other: str) -> bool:
+    def _is_typing_error(self, title: str, other: str, same_year: bool) -> bool:
         """Return whether normalised titles differ by so few letters (or swaps) that the first is a typing error."""
         one, two = (without_article(text).split() for text in (title, other))
         if len(one) != len(two):  # a space too many, or too few
             one, two = ["".join(one)], ["".join(two)]
         letters = min(sum(map(len, one)), sum(map(len, two)))
         wrong = [(a, b) for a, b in zip(one, two, strict=True) if a != b]
+        known: set[str] = set() if same_year and len(one) > 1 else self._words
         return (
             letters >= _MIN_LETTERS
             and len(wrong) <= 1 + letters // _LETTERS_PER_ERROR
-            and all(a not in self._words and a.rstrip("s") != b.rstrip("s") and a[0] == b[0] for a, b in wrong)
-            and all(
-                min(len(a), len(b)) >= _MIN_LETTERS_OF_WORD and OSA.distance(a, b, score_cutoff=1) <= 1
-                for a, b in wrong
-            )
+            and all(a not in known and a[0] == b[0] and a.removesuffix("s") != b.removesuffix("s") for a, b in wrong)
+            and all(max(len(a), len(b)) >= _MIN_LETTERS_OF_WORD for a, b in wrong)
+            and all(OSA.distance(a, b, score_cutoff=1) <= 1 for a, b in wrong)
         )
