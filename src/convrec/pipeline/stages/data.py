@@ -191,7 +191,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)
     sizes = ", ".join(f"{counts[name]['rows']:,} {name}{_period(rows)}" for name, rows in splits.items())
-    same = f" ({merged:,} rows merged with an earlier one of the same id, or title and year)" if merged else ""
+    same = f" ({merged:,} merged: same id, or title and year, as an earlier row)" if merged else ""
     logger.info("%s items%s; rows: %s", f"{len(source.catalog):,}", same, sizes)
     for name, table in plots.items():
         write_plot(paths.plot(name), table)
