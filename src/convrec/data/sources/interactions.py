@@ -124,7 +124,7 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
     if is_movielens:
         rows = [_natural(row) for row in rows]
     fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
-    bare = [{name: value for name, value in row.items() if name not in _IDS} for row in rows]
+    bare = [{name: value for name, value in row.items() if name not in ("id", ID)} for row in rows]
     if line_column is None and not is_movielens:
         line_column, lines = ID, [_line(row, column) for row in rows]
         counts = Counter(line[:2] for line in {*lines} if line)
