@@ -210,8 +210,10 @@ def test_an_item_is_found_by_its_own_title_before_the_alias_of_another():
 
 
 def test_missing_values_are_no_metadata_and_zero_is():
-    rows = [{"title": "Go", "players": 0, "kind": ["abstract", None, math.nan, "two|players"], "score": math.nan}]
+    kinds = ["abstract", None, math.nan, "NULL", r"\N", "two|players"]
+    rows = [{"title": "Go", "players": 0, "kind": kinds, "score": math.nan, "aliases": "nan|Weiqi", "id": "NA"}]
     catalog, _ = build_catalog(rows, ("players", "kind", "score"), Quarantine())
+    assert catalog.items[0].aliases == ("Weiqi",) and catalog.items[0].own_id is None
     assert catalog.items[0].metadata == {"players": "0", "kind": "abstract, two, players", "score": ""}
 
 

@@ -37,7 +37,18 @@ def test_other_titles_do_not_agree(one, other):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (None, ""), ("", ""), ("  ", ""), (float("nan"), "")],
+    [
+        ("c-1", "c-1"),
+        (17, "17"),
+        (0, "0"),
+        (17.0, "17"),
+        (None, ""),
+        ("", ""),
+        ("  ", ""),
+        (float("nan"), ""),
+        ("NULL", ""),
+        (r"\N", ""),
+    ],
 )
 def test_an_id_is_text_or_a_number(value, expected):
     assert usable_id(value, "conversation_id") == expected

@@ -11,7 +11,18 @@ import pandas as pd
 
 from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
-from convrec.data.titles import LONGEST_TITLE, fold, item_id, line, loose, natural, spellings, usable_id, usable_title
+from convrec.data.titles import (
+    LONGEST_TITLE,
+    MISSING,
+    fold,
+    item_id,
+    line,
+    loose,
+    natural,
+    spellings,
+    usable_id,
+    usable_title,
+)
 from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
@@ -306,7 +317,7 @@ def _texts(value: object) -> list[str]:
         value = as_text(value).split("|") if (value or value == 0) and value == value else []
     texts = (as_text(text) for text in value if text is not None and text == text)
     clean = (" ".join(text.encode(errors="replace").decode().replace("\0", " ").split()) for text in texts)
-    return [text for text in clean if text]
+    return [text for text in clean if text.casefold() not in MISSING]
 
 
 def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,8 @@ import regex
 from convrec.project.text import is_clean
 
 LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
+# What files write, in any case, where an id, a year, another title or a metadata value is missing.
+MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "\\n", "-", "?", "unknown"}
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
@@ -113,7 +115,6 @@ def line(title: str, year: int | None) -> str:
 WRITTEN_YEAR = r"(\d{4})(?:\s?[-–—/]\s?\d{0,4})?"  # a year, or a range: its first year counts
 _YEAR = re.compile(rf" ?\({WRITTEN_YEAR}\)$")
 _RANGE = re.compile(WRITTEN_YEAR)
-_NO_YEAR = {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "\\n", "-", "?", "unknown"}
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
@@ -139,7 +140,7 @@ def item_id(title: str, year: int | None) -> str:
 
 def usable_id(value: object, field: str) -> str:
     """Return an id, a text or a number, as text; "" where there is none. Raises `ValueError` for anything else."""
-    if value is None or value != value or value == "":
+    if value is None or value != value or (isinstance(value, str) and value.strip().casefold() in MISSING):
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # what is left of a column of integers that had gaps
@@ -189,7 +190,7 @@ def _usable_year(year: object) -> int | None:
         raise ValueError("year is no number")
     try:
         text = str(year).strip()
-        if text.casefold() in _NO_YEAR:
+        if text.casefold() in MISSING:
             return None
         value = float(match[1] if (match := _RANGE.fullmatch(text)) else text)  # "1995.0" is left of columns with gaps
     except ValueError:
