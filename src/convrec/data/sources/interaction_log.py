@@ -13,6 +13,7 @@ import polars as pl
 
 from convrec.data.parquet import parquet_columns
 from convrec.data.quarantine import Quarantine
+from convrec.data.titles import MISSING
 from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
@@ -79,11 +80,12 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
 
 
 def _text(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as text without spaces around it, "" where it is null; whole numbers are without a point."""
+    """Return a column as text without spaces around it, "" where it is missing; whole numbers are without a point."""
     column = pl.col(name)
     if kind.is_float():
         column = pl.when(column == column.round()).then(column.cast(pl.Int64, strict=False))
-    return column.cast(pl.String).str.strip_chars().fill_null("")
+    text = column.cast(pl.String).str.strip_chars()
+    return pl.when(~text.str.to_lowercase().is_in(list(MISSING))).then(text).fill_null("")
 
 
 def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
