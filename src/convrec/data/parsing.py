@@ -132,7 +132,8 @@ def _parts(title: str, year: int | None) -> Iterator[str]:
     if asides:
         head = bare(_BRACKETS.sub("", title))
         yield head
-        yield from () if is_prose(head) else map(bare, _BRACKETS.findall(title))
+        if not is_prose(head):
+            yield from map(bare, _BRACKETS.findall(title))
 
 
 def with_credit(

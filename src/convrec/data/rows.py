@@ -103,7 +103,8 @@ def usable_rows(
     and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Without
     `seen_titles`, seen is what the messages name, as in service. Disliked items are seen, too.
     """
-    rows, finder = [], None
+    rows: list[dict[str, Any]] = []
+    finder: Mentions | None = None
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
