@@ -43,9 +43,9 @@ class _RoomyLayer(DynamicLayer):
                 states.new_empty(*states.shape[:-2], end + _ROOM, states.shape[-1])
                 for states in (key_states, value_states)
             )
-            self._write(0, start, held)
+            self._write(0, start, held)  # type: ignore[arg-type]
         self._write(start, end, (key_states, value_states))
-        return self.keys, self.values
+        return self.keys, self.values  # type: ignore[return-value]
 
     def _write(self, start: int, end: int, states: tuple[torch.Tensor, torch.Tensor]) -> None:
         if end > start and self._buffers is not None:
