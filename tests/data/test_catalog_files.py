@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import load_catalog
+from convrec.data.matching import Truth
 from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
-from convrec.data.titles import fold, normalise_text
+from convrec.data.titles import fold, natural, normalise_text
 from convrec.project.errors import InputError
 
 # Pieces that lists, years, files and alphabets trip over, drawn beside any text at all.
@@ -24,7 +25,9 @@ PIECES += ["\n", "\r\n", "\t", "\u2028", "\x85", "\0", "\ud800", "\ufeff", "\u20
 PIECES += ["e\u0301", "\u00e9", "ﬁ", "İ", "ß", "²", "１９８４", "(１９８４)", "\U0001f3b2", "千", "The ", ", The"]
 PIECES += [",", "#", "&", "nan"]
 TITLES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join) | st.text(st.characters(), max_size=12)
-YEARS = st.none() | st.sampled_from([1984, 2010, 2011, 2012, "2010", " 2010 ", "2010.0", 2010.0, "", " ", math.nan])
+YEARS = st.none() | st.sampled_from(
+    [1984, 2010, 2011, 2012, "2010", " 2010 ", "2010.0", 2010.0, "", " ", math.nan, "NA"]
+)
 BAD_YEARS = st.sampled_from(
     [0, 999, 3000, -1984, 2010.5, "MMX", "year", math.inf, True, [], [2010], {"y": 2010}, 10**30]
 )
@@ -60,8 +63,9 @@ def _check_rows(rows: list[dict], catalog: Catalog, places: list, quarantine: Qu
 
 def _own_title(row: dict) -> str:
     """The folded title of a usable row without the years in brackets at its end."""
-    title = " ".join(normalise_text(str(row["title"])).split())
+    title = natural(" ".join(normalise_text(str(row["title"])).split()))
     year = str(row.get("year") if row.get("year") == row.get("year") else "").strip().removesuffix(".0")
+    year = "" if year == "NA" else year
     while title.endswith(")") and len(title) > 6 and title[-6] == "(" and title[-5:-1].isdigit():
         own = str(int(title[-5:-1]))
         if year not in ("", "None", own) or not title[:-6].strip():
@@ -225,6 +229,26 @@ def test_an_item_is_found_by_its_own_title_before_the_alias_of_another():
 
 
 def test_missing_values_are_no_metadata_and_zero_is():
-    rows = [{"title": "Go", "players": 0, "kind": ["abstract", None, math.nan, "two|players"], "score": math.nan}]
+    kinds = ["abstract", None, math.nan, "NULL", r"\N", "two|players"]
+    rows = [{"title": "Go", "players": 0, "kind": kinds, "score": math.nan, "aliases": "nan|Weiqi", "id": "NA"}]
     catalog, _ = build_catalog(rows, ("players", "kind", "score"), Quarantine())
+    assert catalog.items[0].aliases == ("Weiqi",) and catalog.items[0].own_id is None
     assert catalog.items[0].metadata == {"players": "0", "kind": "abstract, two, players", "score": ""}
+
+
+def test_a_title_and_year_are_read_alike_in_catalogs_truths_and_lists(tmp_path):
+    rows = 'title,year\n"Matrix, The",1999\n"Avventura, L\'",NA\nFringe,2008–2013\nThe Wire (2002–2008),\\N\n'
+    (tmp_path / "c.csv").write_text(rows, encoding="utf-8")
+    (tmp_path / "n.csv").write_text('name,year\n"Matrix, The (1999)",NULL\n"Fringe (2008– )",nan\n', encoding="utf-8")
+    catalog = load_catalog(tmp_path / "c.csv", Quarantine())
+    lines = ["The Matrix (1999)", "L'Avventura", "Fringe (2008)", "The Wire (2002)"]
+    assert [str(item) for item in catalog.items] == lines
+    assert [str(item) for item in load_catalog(tmp_path / "n.csv", Quarantine()).items] == [lines[0], lines[2]]
+    for place, (title, year) in enumerate(
+        [("Matrix, The", "1999"), ("Avventura, L'", "NULL"), ("Fringe", "2008–2013")]
+    ):
+        assert catalog.find(*Truth.of([title, year])) == place
+        text = f"3. {title}" if year == "NULL" else f"3. {title} ({year})"
+        assert parse_line(text, catalog).index == place
+        entry = parse_line(text, catalog, reading="lenient")
+        assert catalog.readings(entry.title, entry.year) == [place]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.matching import UNKNOWN, Truth, relevance
+from convrec.data.matching import UNKNOWN, Truth, judge, make_target, relevance
 from convrec.data.parsing import parse_line, parse_list, read_list
 from convrec.data.titles import fold
 
@@ -71,7 +71,33 @@ def test_an_item_that_was_seen_by_any_of_its_titles_is_no_hit(seen):
 
 def test_an_item_and_its_alias_are_one_hit():
     assert _rel(GAMES, "Schach\nChess\nÉchecs (1475)", [("Chess", None)]) == [1, 0, 0, 0]
-    assert _rel(GAMES, "Schach\nChess", [("Chess", None), ("Échecs", None)]) == [1, 1, 0, 0]
+    assert _rel(GAMES, "Schach\nChess", [("Chess", None), ("Échecs", None)]) == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("truth", "size"),
+    [
+        ([("Amelie", 2001), ("Amelie", 2001)], 1),
+        ([("Amelie", 2001), ("Le fabuleux destin", 2002)], 1),
+        ([("Chess", None), ("schach", 1475)], 1),
+        ([("Dune", 1984), ("Dune", 2021)], 2),
+        ([("Dune", None), ("Dune", 2021)], 2),
+        ([("Primer", 2004), ("PRIMER", 2004), ("Primer", 2005)], 2),
+        ([7, ("Othello", None), 6, -1, -2, -1], 4),
+    ],
+)
+def test_the_truths_are_a_set_of_items(truth, size):
+    truths = [one if isinstance(one, int) else Truth(*one) for one in truth]
+    target = make_target(truths, [], GAMES)
+    assert target.num_truths == size
+    text = "\n".join(str(item) for item in GAMES.items for _ in range(2))
+    for protocol in ("reward", "evaluation"):
+        assert sum(judge(read_list(text, GAMES), target, GAMES, 20, protocol)) <= size
+    assert sum(relevance(text, truths[:1], [], GAMES, 20, "reward")) == (truth[0] != ("Primer", 2004))
+
+
+def test_a_truth_is_read_as_the_items_of_a_catalog_are():
+    assert Truth.of(["Heat (1995)", None]) == Truth.of({"title": "Heat", "year": "1995"}) == Truth("Heat", 1995)
 
 
 def test_a_truth_with_a_year_is_credited_before_one_without():
@@ -105,7 +131,7 @@ def test_items_that_share_a_part_of_their_title_are_told_apart(protocol):
 def test_a_truth_that_is_given_by_its_id_is_hit_by_that_item_alone():
     text, dune_of_1984 = "Dune (1985)\nDune (1984)\nDune (2021)", GAMES.find("Dune", 1984)
     assert relevance(text, [dune_of_1984, UNKNOWN], [], GAMES, 3, "reward") == [1, 0, 0]
-    assert relevance(text, [("Dune", 2021), dune_of_1984, dune_of_1984], [], GAMES, 3, "reward") == [1, 1, 1]
+    assert relevance(text, [("Dune", 2021), dune_of_1984, dune_of_1984], [], GAMES, 3, "reward") == [1, 0, 1]
     assert relevance("Dune (2021)", [dune_of_1984], [], GAMES, 1, "reward") == [0]
 
 
@@ -132,10 +158,12 @@ def test_a_list_is_read_as_its_lines_are(lines):
 def _plain_relevance(text, groundtruth, seen_titles, ranks, protocol):
     """The definition, word for word: every line anew, all truths compared."""
     seen = {i for title in seen_titles for i in GAMES.indices_of_title(title)}
-    open_truths = []
+    open_truths, known = [], []
     for title, year in groundtruth:
         index = GAMES.find(title, year)
-        open_truths.append((fold(title if index is None else GAMES.items[index].title), year))
+        if (index, index is None and (fold(title), year)) not in known:
+            known.append((index, index is None and (fold(title), year)))
+            open_truths.append((fold(title if index is None else GAMES.items[index].title), year))
     found = []
     for written in text.split("\n"):
         entry = parse_line(written, GAMES)

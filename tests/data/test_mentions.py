@@ -48,6 +48,7 @@ MENTIONS = Mentions(
         ("User: Up there\nAssistant: Her?", []),
         ("I saw The Professional", ["The Professional"]),
         ("Toy\nStory", []),
+        ("up (2009–2011) and her (2013 - )", ["Up", "Her"]),
         ("Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
         ("Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
         ("Amelie, or Ame\u0301lie", ["Amélie"]),

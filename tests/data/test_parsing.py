@@ -22,7 +22,7 @@ FILMS = [
     ("[Rec]²", 2007),
     ("E.T. the Extra-Terrestrial", 1982),
 ]
-CATALOG = Catalog([Item(title, year) for title, year in FILMS])
+CATALOG = Catalog([Item(title, year) for title, year in [*FILMS, ("Solaris", None), ("Today", 1930)]])
 STRANGER = Catalog([Item("A title that no other text has", 1901)])
 REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
     "Fear Street: Part One - 1994 (2021)",
@@ -82,6 +82,13 @@ REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
         ("Mission: Impossible - Fallout", "Mission: Impossible - Fallout", None, False),
         ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, True),
         ("Sure, here is a list", "Sure, here is a list", None, False),
+        ("Up 2049", "Up 2049", None, False),
+        ("Heat: 1995", "Heat", 1995, True),
+        ("5. Solaris 2049", "Solaris 2049", None, False),
+        ("Solaris: 2049", "Solaris: 2049", None, False),
+        ("Solaris (2049)", "Solaris", 2049, True),
+        ("Primer (a story about time, told backwards)", "Primer", None, False),
+        ("Primer (a story about time, told backwards) (2004)", "Primer", 2004, False),
     ],
 )
 def test_one_line_of_a_teacher(line, title, year, known):
@@ -145,6 +152,8 @@ def _named(text, catalog=CATALOG):
         ("1. Heat\n   Director: Michael Mann\n   Genre: crime\n2. Up", ["Heat", "Up"]),
         ("Because you liked Dune (2021), and Up (2009), I recommend these\n1. Heat\n2. Primer", ["Heat", "Primer"]),
         ("User: I liked Dune\nAssistant:\n1. Heat\n2. Up", ["Heat", "Up"]),
+        ("What would you like to watch (today)?", []),
+        ("Today: what would you like to watch?", []),
         ('[{"song": "Heat", "artist": "Mann"}, {"artist": "Docter", "name": "Up"}]', ["Heat", "Up"]),
         ('{"name": "For you", "films": [{"Film": "Heat", "release_date": "1995-12-15"}]}', ["Heat"]),
         ('{"title": "Heat", "director": {"name": "Michael Mann"}, "genres": ["crime", "Up"]}', ["Heat"]),
@@ -152,6 +161,14 @@ def _named(text, catalog=CATALOG):
 )
 def test_the_list_within_an_answer(text, titles):
     assert _named(text) == titles
+
+
+def test_whether_the_catalog_has_a_film_does_not_move_the_ranks_behind_it():
+    lines = ["Heat", "{} (which follows a group of people who try to live in a very small house)", "Up (2009)"]
+    text = "\n".join(f"{rank}. {line.format('Primer')}" for rank, line in enumerate(lines, start=1))
+    for catalog in (CATALOG, Catalog([*CATALOG.items, Item("Primer", 2004)])):
+        found = parse_answer(text, catalog)
+        assert [entry.part or entry.title for entry in found] == ["Heat", "Primer", "Up"]
 
 
 PIECES = ["Heat", "(1995)", "1.", "- ", ",", " and ", '"', "\n", ":", "**", "Here are "]

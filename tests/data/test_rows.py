@@ -281,8 +281,47 @@ def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their
     quarantine = Quarantine()
     (row,) = usable_rows([("f:1", raw)], GAMES, quarantine, "artist")
     adele, hello = {"title": "Hello - Adele", "year": 2015}, {"title": "Hello", "year": 2015}
-    assert row["groundtruth"] == [adele, hello, adele]
+    assert row["groundtruth"] == [adele, hello]
     assert row["seen_titles"] == ["Chess", "Hello (2015)", "Hello"]
     assert [(r["source"], r["reason"]) for r in quarantine.rows] == [
         ("groundtruth", "the catalog has no item of this id")
     ]
+
+
+FILMS = Catalog([Item("Heat", 1995), Item("Se7en", 1995, aliases=("Seven",)), Item("Up", 2009), Item("The Fly", 1986)])
+
+
+def _row_of(**raw):
+    (row,) = usable_rows([("1", {"messages": ASK, **raw})], FILMS, Quarantine())
+    return row
+
+
+@pytest.mark.parametrize(
+    ("truths", "titles"),
+    [
+        ([["Heat", 1995], ["Heat", 1995]], ["Heat"]),
+        (["Seven", "Up", "Se7en (1995)"], ["Seven", "Up"]),
+        ([{"id": "heat_1995"}, "HEAT (1996)"], ["Heat"]),
+        (["Primer (2004)", "primer (2004)", "Primer"], ["Primer", "Primer"]),
+    ],
+)
+def test_the_ground_truth_is_a_set_of_items(truths, titles):
+    assert [item["title"] for item in _row_of(groundtruth=truths)["groundtruth"]] == titles
+
+
+NAMES_FILMS = [
+    {"role": "system", "content": "Say “Up”."},
+    {"role": "user", "content": "I loved Heat, and the fly (1986)."},
+    {"role": "assistant", "content": "Like Seven?"},
+    {"role": "user", "content": "Yes!"},
+]
+
+
+def test_without_seen_titles_seen_is_what_the_service_finds_in_the_messages():
+    left_out = _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], disliked_titles=["Up"])
+    assert left_out["seen_titles"] == ["Heat", "Seven", "The Fly", "Up"]
+    assert (
+        _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], seen_titles=None)["seen_titles"]
+        == left_out["seen_titles"][:3]
+    )
+    assert _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], seen_titles=[])["seen_titles"] == []

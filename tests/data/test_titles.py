@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from convrec.data.titles import LONGEST_TITLE, fold, normalise, title_and_year, usable_id, usable_title
+from convrec.data.titles import LONGEST_TITLE, fold, natural, normalise, title_and_year, usable_id, usable_title
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,8 @@ from convrec.data.titles import LONGEST_TITLE, fold, normalise, title_and_year, 
         ("Star Wars: Episode IV – A New Hope", "Star Wars Episode IV: A New Hope"),
         ("Romeo++Juliet", "Romeo Juliet"),
         ("Ωμέγα", "ωμεγα"),
+        ("L'Avventura", "avventura, l’"),
+        ("Los Olvidados", "OLVIDADOS, LOS"),
     ],
 )
 def test_spellings_of_one_title_agree(one, other):
@@ -37,7 +39,18 @@ def test_other_titles_do_not_agree(one, other):
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (None, ""), ("", ""), ("  ", ""), (float("nan"), "")],
+    [
+        ("c-1", "c-1"),
+        (17, "17"),
+        (0, "0"),
+        (17.0, "17"),
+        (None, ""),
+        ("", ""),
+        ("  ", ""),
+        (float("nan"), ""),
+        ("NULL", ""),
+        (r"\N", ""),
+    ],
 )
 def test_an_id_is_text_or_a_number(value, expected):
     assert usable_id(value, "conversation_id") == expected
@@ -54,6 +67,47 @@ def test_a_title_that_repeats_its_year_has_it_once():
     assert usable_title("Up (2009)(2009)  (2009)", "2009") == ("Up", 2009)
     assert usable_title("Up (2010) (2009)", None) == ("Up (2010)", 2009)
     assert title_and_year("Up" + " (2009)" * 150_000) == ("Up" + " (2009)" * 149_999, "2009")
+
+
+@pytest.mark.parametrize(
+    "year", ["NA", "n/a", r"\N", "NULL", "nan", "None", " ", "", None, float("nan"), "-", "Unknown"]
+)
+def test_what_stands_for_no_year_is_none(year):
+    assert usable_title("Heat", year) == ("Heat", None)
+    assert usable_title("Heat (1995)", year) == ("Heat", 1995)
+
+
+@pytest.mark.parametrize(
+    "years", ["2008–2013", "2008-2013", "2008-", "2008– ", "2008 - 2013", "2008/2013", "2008-13", "2008"]
+)
+def test_of_a_range_of_years_the_first_counts(years):
+    assert usable_title("Fringe", years) == usable_title(f"Fringe ({years})", None) == ("Fringe", 2008)
+    assert usable_title(f"Fringe ({years})", years) == ("Fringe", 2008)
+    assert usable_title(f"Fringe ({years})", 2009) == (f"Fringe ({years})", 2009)
+
+
+@pytest.mark.parametrize(
+    ("title", "expected"),
+    [
+        ("Matrix, The", "The Matrix"),
+        ("Avventura, L'", "L'Avventura"),
+        ("Avventura, L’", "L’Avventura"),
+        ("Olvidados, Los", "Los Olvidados"),
+        ("Vitelloni, I", "I Vitelloni"),
+        ("Good, the Bad and the Ugly, The", "The Good, the Bad and the Ugly"),
+        ("Associate, The (L'Associe)", "The Associate (L'Associe)"),
+        ("Associate, The(L'Associe)", "The Associate(L'Associe)"),
+        ("Crazy, Stupid, Love", "Crazy, Stupid, Love"),
+        ("Escape from New Orleans, LA", "Escape from New Orleans, LA"),
+        ("Sing, the", "Sing, the"),
+        (", The", ", The"),
+        ("Splash, Theo", "Splash, Theo"),
+    ],
+)
+def test_an_article_behind_the_title_comes_first(title, expected):
+    assert natural(title) == natural(expected) == expected
+    assert usable_title(title, None) == (expected, None)
+    assert usable_title(f"{title} (1960)", None) == usable_title(f"{title}(1960)", "NA") == (expected, 1960)
 
 
 def test_a_title_may_have_a_thousand_characters():

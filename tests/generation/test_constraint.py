@@ -1,20 +1,23 @@
 from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.parsing import format_list, parse_list
+from convrec.data.sources.source import Source
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
-from convrec.generation.trie import CatalogTrie, ListRequest
+from convrec.generation.trie import CatalogTrie, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
+from tests.rows import make_row
 
 KINDS = pytest.mark.parametrize("kind", sorted(TOKENIZERS))
 LINES = [str(item) for item in FILMS]
@@ -104,6 +107,21 @@ def test_a_tokenizer_that_changes_a_title_is_told():
     tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
     with pytest.raises(InputError, match=r"Ame\u0301lie \(2003\)'(?!.*more)"):
         CatalogTrie.build([line for line in LINES if line != "Amélie (2001)"], tokenizer)
+
+
+def test_compatible_titles_suit_a_tokenizer_that_writes_nothing_else():
+    tokenizer = TOKENIZERS["byte_level"].__wrapped__()
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    films = Catalog([Item("Alien³", 1992), Item("8½", 1963), Item("Heat（1995）", None), Item("Up", 2009, own_id="7")])
+    with pytest.raises(InputError, match=r"catalog item 'Alien³ \(1992\)', .*; set data.title_form = NFKC"):
+        catalog_trie(films, tokenizer)
+    rows = [make_row("p", [("Alien³", 1992)], seen_titles=["8½ (1963)", "Up"], disliked_titles=["8½ (1963)"])]
+    source = Source(films, pd.DataFrame(rows)).compatible()
+    catalog, (row,) = source.catalog, source.rows.to_dict("records")
+    assert [str(item) for item in catalog.items] == ["Alien3 (1992)", "81⁄2 (1963)", "Heat (1995)", "Up (2009)"]
+    assert catalog.items[3] is films.items[3] and catalog.find("Alien³", 1992) == 0
+    assert catalog.indices_of_titles(row["seen_titles"]) == {1, 3} and row["disliked_titles"] == ["81⁄2 (1963)"]
+    catalog_trie(catalog, tokenizer)
 
 
 def test_what_is_allowed_in_a_small_catalog():

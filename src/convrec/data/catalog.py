@@ -13,10 +13,12 @@ from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import (
     LONGEST_TITLE,
+    MISSING,
     fold,
     item_id,
     line,
     loose,
+    natural,
     normalise_text,
     spellings,
     usable_id,
@@ -300,6 +302,7 @@ def _titles(row: dict, line_column: str | None) -> list[str]:
     titles = _texts(row.get("aliases"))
     if any(len(title) > LONGEST_TITLE for title in titles):
         raise ValueError(f"an alias of more than {LONGEST_TITLE:,} characters")
+    titles = list(map(natural, titles))
     return [*titles, usable_title(row.get("title"), row.get("year"))[0]] if line_column else titles
 
 
@@ -315,7 +318,8 @@ def _texts(value: object) -> list[str]:
         value = as_text(value).split("|") if (value or value == 0) and value == value else []
     texts = (as_text(text) for text in value if text is not None and text == text)
     clean = (text.encode(errors="replace").decode().replace("\0", " ") for text in texts)
-    return [text for text in (" ".join(normalise_text(text).split()) for text in clean) if text]
+    folded = (" ".join(normalise_text(text).split()) for text in clean)
+    return [text for text in folded if text.casefold() not in MISSING]
 
 
 def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.parsing import WrittenList, read_list
-from convrec.data.titles import fold, line, year_gap
+from convrec.data.titles import fold, line, usable_title, year_gap
 
 Protocol = Literal["reward", "evaluation"]
 
 
-UNKNOWN = -1  # stands for the catalog index of a truth whose id is not in the catalog
+UNKNOWN = -1  # stands, as every negative number, for the catalog index of a truth whose id the catalog lacks
 
 
 class Truth(NamedTuple):
@@ -22,12 +22,21 @@ class Truth(NamedTuple):
 
     @classmethod
     def of(cls, value: "Mapping[str, Any] | Sequence[Any]") -> "Truth":
-        """Return the truth that a mapping `{title, year}` or a pair holds."""
+        """Return the truth that a mapping `{title, year}` or a pair holds (see `usable_title`)."""
         title, year = (value["title"], value["year"]) if isinstance(value, (dict, Mapping)) else value
-        return cls(title, None if year is None or year == "" else int(year))
+        return cls(*usable_title(title, year))
 
     def __str__(self) -> str:
         return line(self.title, self.year)
+
+
+def truth_key(truth: Truth | int, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> int | Truth:
+    """Return what truths of the same item share: its catalog index, or where it has none its folded title and year."""
+    if isinstance(truth, int):
+        return truth
+    title, year = truth
+    index = catalog.find(title, year, tolerance)  # a truth may be written by an alias
+    return Truth(fold(title), year) if index is None else index
 
 
 class Target(NamedTuple):
@@ -51,21 +60,25 @@ def make_target(
     tolerance: int = YEAR_TOLERANCE,
     seen_items: AbstractSet[int] = frozenset(),
 ) -> Target:
-    """Return the target of a row; `seen_items` are seen beside those of the titles."""
+    """Return the target of a row; `seen_items` are seen beside those of the titles.
+
+    Its truths are a set of items: one that is given twice, or by its title and an alias, is one truth.
+    """
     truths: dict[str | int, list[tuple[int, int | None]]] = {}
     wanted: set[int] = set()
-    for position, truth in enumerate(groundtruth):
+    distinct: dict[int | Truth, Truth | int] = {}
+    for truth in groundtruth:
+        distinct.setdefault(truth_key(truth, catalog, tolerance), truth)
+    for position, (key, truth) in enumerate(distinct.items()):
         if isinstance(truth, int):
             truths.setdefault(truth, []).append((position, None))
             wanted.add(truth)
             continue
-        title, year = truth
-        index = catalog.find(title, year, tolerance)  # a truth may be written by an alias
-        own_title = fold(title) if index is None else catalog.folded_titles[index]
+        own_title, (_, year) = catalog.folded_titles[key] if isinstance(key, int) else key.title, truth
         truths.setdefault(own_title, []).append((position, year))
         wanted.update(catalog.indices_of_title(own_title))
     seen = catalog.indices_of_titles(seen_titles).union(seen_items)
-    return Target(len(groundtruth), truths, wanted, seen, seen_titles)
+    return Target(len(distinct), truths, wanted, seen, seen_titles)
 
 
 def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: int) -> tuple[int, int | None] | None:
@@ -93,7 +106,7 @@ def judge(
 
     A hit is in the ground truth, in the catalog, not seen, and not credited at an earlier rank. `reward` keeps
     every line at its rank; `evaluation` first drops blank, seen and out-of-catalog lines and closes the ranks. A truth
-    that was given by its id is the catalog index of that item, or `UNKNOWN`: only that item hits it, whatever its year.
+    that was given by its id is the catalog index of that item, or negative: only that item hits it, whatever its year.
 
     Shape: `num_ranks` bytes.
     """

@@ -1,18 +1,18 @@
 """Catalog titles that a conversation mentions in free text."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
 import regex
 
 from convrec.data.catalog import Catalog
-from convrec.data.titles import LETTER, fold, normalise_unicode, without_accents
+from convrec.data.titles import LETTER, WRITTEN_YEAR, fold, normalise_unicode, without_accents
 from convrec.data.unspaced import UnspacedTitles, without_runs
 
 _WORD = regex.compile(rf"{LETTER}+(?:['’`]{LETTER}+)*|&")
-_YEAR_BEHIND = re.compile(r"[\"”’'*_」』》〉]*\s?[(\[（]\d{4}[)\]）]")
+_YEAR_BEHIND = re.compile(rf"[\"”’'*_」』》〉]*\s?[(\[（]{WRITTEN_YEAR}[)\]）]")
 _OPENING = {'"': '"', "“": "”", "‘": "’", "«": "»", "„": "“", "*": "*", "_": "_"}
 _OPENING |= {"「": "」", "『": "』", "《": "》", "〈": "〉", "【": "】"}
 _SENTENCE_END = ".!?…:;"
@@ -72,6 +72,10 @@ class Mentions:
     def titles(self, texts: Iterable[str]) -> list[str]:
         """Return the titles that the texts name, each once, in order."""
         return list(dict.fromkeys(title for text in texts for title in self._titles_of(text)))
+
+    def of_messages(self, messages: Iterable[Mapping[str, str]]) -> list[str]:
+        """Return the titles that a conversation names, sorted; its system messages do not count."""
+        return sorted(self.titles(message["content"] for message in messages if message["role"] != "system"))
 
     def _spellings(self, words: list[str], at: int) -> Iterator[list[_Spelling]]:
         """Yield the spellings of the words from a place on, the longest first; the last may be a possessive besides."""

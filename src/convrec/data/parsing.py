@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEARS, YEARS, normalise, normalise_text
+from convrec.data.titles import WRITTEN_YEAR, WRITTEN_YEARS, YEARS, natural, normalise, normalise_text
 
 Reading = Literal["strict", "lenient"]
 
@@ -30,16 +30,17 @@ _BULLET = re.compile(r"^(?:[-*+•‣●○▪·–—→>]\s+|[•‣●○▪�
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__|`)(?=\S)([^*`]+?)(?<=\S)\1(?![\w*])")
 _LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")  # markdown: [text](address)
 _TAG = re.compile(r"<\s*/?\s*(?:b|i|em|strong|u|mark|code|span|p|li|ol|ul|br|td|tr|h[1-6])\s*/?\s*>", re.IGNORECASE)
-YEAR = re.compile(r"\s*[(\[](?:[^()\[\]\d]{0,30}[\s,])?(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
-_CLOSING_YEAR = re.compile(r"[(\[]\s*(\d{4})(?:\s?[-–—/]\s?\d{0,4})?(?:[\s,;][^()\[\]]{0,60})?[)\]]")
-_BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*|:\s+)(\d{4})[.\s]*$")
-_LAST_WORD_YEAR = re.compile(r"\s+(\d{4})$")
+YEAR = re.compile(rf"\s*[(\[](?:[^()\[\]\d]{{0,30}}[\s,])?{WRITTEN_YEAR}(?:[\s,;][^()\[\]]{{0,60}})?[)\]]")
+_CLOSING_YEAR = re.compile(rf"[(\[]\s*{WRITTEN_YEAR}(?:[\s,;][^()\[\]]{{0,60}})?[)\]]")
+_BARE_YEAR = re.compile(r"(?:\s*,\s*|\s+[-–—]\s+|\s*—\s*)(\d{4})[.\s]*$")
+_LAST_WORD_YEAR = re.compile(r":?\s+(\d{4})$")
 _FORM = r"tv|film|movie|series|miniseries|version|remake|game|documentary|trilogy|special|animated|original"
 _NOTE = re.compile(rf"\s*[(\[][^()\[\]]{{0,40}}\b(?:{_FORM})\b[^()\[\]]{{0,40}}[)\]]", re.IGNORECASE)
 _CUT = re.compile(r"\s+[-–—~|]+\s+|\s*—\s*|:\s+|,\s+|\s+(?=(?:directed by|starring)\s)", re.IGNORECASE)
 _ASIDE = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*|,?\s+(?:by|aka|a\.k\.a\.|also known as|/)\s+", re.IGNORECASE)
 _CREDIT = re.compile(r"\s+[-–—~|]+\s+|\s*—\s*|:\s+|,\s+|,?\s+(?:(?:directed|written) )?by\s+|\s*[(\[]", re.IGNORECASE)
 _BY = re.compile(r"by\s", re.IGNORECASE)
+_LAST_ASIDE = re.compile(r"\s*[(\[]([^()\[\]]+)[)\]][.\s]*$")
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]+)[)\]]")
 _SCORE = re.compile(r"\d\.\d|\d/\d|\d\s*%")
 _PAIRS = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "*": "*", "_": "_", "`": "`", "„": "“"}
@@ -102,11 +103,16 @@ def _as_written(text: str) -> tuple[str, int | None]:
     return bare(_NOTE.sub("", text).strip() or text), None
 
 
-def _readings(title: str, year: int | None) -> Iterator[tuple[str, int | None]]:
-    """Yield readings of an unknown title without the remarks behind it, the likeliest first."""
+def _readings(title: str, year: int | None, catalog: Catalog, tolerance: int) -> Iterator[tuple[str, int | None]]:
+    """Yield readings of an unknown title without the remarks behind it, the likeliest first.
+
+    A last word such as 2049 is a year only if an item of that title has it: "Blade Runner 2049" is no "Blade Runner".
+    """
     last = _LAST_WORD_YEAR.search(title)
     if year is None and last:
-        yield bare(title[: last.start()]), int(last.group(1))
+        head, own_year = bare(title[: last.start()]), int(last.group(1))
+        if any(catalog.items[index].year is not None for index in catalog.readings(head, own_year, tolerance)):
+            yield head, own_year
     for cut in reversed(list(_CUT.finditer(title))):  # the longest head first: "Alien: Covenant - a ship lands"
         separator = cut.group().strip()
         if separator in ("", "|") or _is_remark(separator, title[cut.end() :]):
@@ -124,8 +130,10 @@ def _parts(title: str, year: int | None) -> Iterator[str]:
     for aside in asides:
         yield bare(title[: aside.start()])
     if asides:
-        yield bare(_BRACKETS.sub("", title))
-        yield from map(bare, _BRACKETS.findall(title))
+        head = bare(_BRACKETS.sub("", title))
+        yield head
+        if not is_prose(head):
+            yield from map(bare, _BRACKETS.findall(title))
 
 
 def with_credit(
@@ -135,7 +143,7 @@ def with_credit(
     name = normalise(credit)
     found = [
         index
-        for index in catalog.readings(title, year, tolerance)
+        for index in (catalog.readings(title, year, tolerance) if name else ())
         for text in catalog.items[index].metadata.values()
         if name in (normalise(text), *map(normalise, text.split(", ")))
     ]
@@ -155,9 +163,15 @@ def _credited(text: str, year: int | None, catalog: Catalog, tolerance: int) -> 
     return None
 
 
-def _without_remark(title: str) -> str:
-    """Return an unknown title without a remark of lower-case words after a dash or a colon, or what a bar divides."""
-    for cut in _CUT.finditer(title):
+def _without_remark(title: str, year: int | None) -> str:
+    """Return an unknown title without a remark of lower-case words in brackets.
+
+    Without a year, such a remark after a dash or a colon, and what a bar divides, are also taken off.
+    """
+    aside = _LAST_ASIDE.search(title)
+    if aside and aside.start() and aside.group(1).count(" ") > 1 and is_prose(aside.group(1)):
+        title = bare(title[: aside.start()])
+    for cut in _CUT.finditer(title) if year is None else ():
         separator, head = cut.group().strip(), bare(title[: cut.start()])
         if head and (separator in ("", "|") or (separator != "," and is_prose(title[cut.end() :]))):
             return head
@@ -177,13 +191,13 @@ def read_title(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> 
         return make_entry(title, year, catalog, tolerance)
     if entry := _credited(title, year, catalog, tolerance):
         return entry
-    for reading in _readings(title, year):
+    for reading in _readings(title, year, catalog, tolerance):
         if reading[0] and catalog.readings(*reading, tolerance):
             return make_entry(*reading, catalog, tolerance)
     for part in _parts(title, year):
         if part and catalog.readings(part, year, tolerance):
             return Entry(" ".join(title.split()), year, None, " ".join(part.split()))
-    return make_entry(title if year is not None else _without_remark(title), year, catalog, tolerance)
+    return make_entry(_without_remark(title, year), year, catalog, tolerance)
 
 
 def make_entry(title: str, year: int | None, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> Entry | None:
@@ -256,7 +270,7 @@ def _parse_strictly(line: str, catalog: Catalog, tolerance: int) -> Entry | None
     for text in _without_marks(line):
         closed = list(_closed_by_years(text))
         for title, year in [(text, None), *closed]:
-            index = catalog.find(title, year, tolerance)
+            index = catalog.find(natural(title), year, tolerance)
             if index is not None:
                 return Entry(title, year, index)
         written = closed[0] if closed else (text, None)

@@ -10,6 +10,8 @@ from typing import Any
 
 from convrec.data.catalog import Catalog, title_of
 from convrec.data.conversations import ROLES, prompt_key, usable_role
+from convrec.data.matching import Truth, truth_key
+from convrec.data.mentions import Mentions
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.times import NO_TIME, read_time
 from convrec.data.titles import normalise_text, usable_id, usable_title
@@ -92,10 +94,11 @@ def usable_rows(
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
     A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id`, `prompt_id`
-    and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Disliked items
-    are seen, too.
+    and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Without
+    `seen_titles`, seen is what the messages name, as in service. Disliked items are seen, too.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
+    finder: Mentions | None = None
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
@@ -108,11 +111,17 @@ def usable_rows(
             )
             if not truths:
                 raise ValueError("no ground truth")
+            groundtruth: dict[int | Truth, dict[str, Any]] = {}  # each item once
+            for item, _ in truths:
+                groundtruth.setdefault(truth_key(Truth(**item), catalog), item)
         except ValueError as problem:
             quarantine.add("conversations", where, str(problem), raw.get("date") if str(problem) == BAD_DATE else raw)
             continue
         key = prompt_key(messages)
         seen, disliked = ([title for _, title in items] for items in (seen_items, disliked_items))
+        if raw.get("seen_titles") is None:
+            finder = finder or Mentions(catalog)
+            seen = finder.of_messages(messages)
         rows.append(
             {
                 "conversation_id": conversation or key,
@@ -120,7 +129,7 @@ def usable_rows(
                 "user_id": user,
                 "date": date,
                 "messages": messages,
-                "groundtruth": [item for item, _ in truths],
+                "groundtruth": list(groundtruth.values()),
                 "seen_titles": list(dict.fromkeys([*seen, *disliked])),
                 "disliked_titles": disliked,
             }

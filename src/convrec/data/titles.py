@@ -14,6 +14,8 @@ import regex
 from convrec.project.text import is_clean
 
 LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
+# What files write, in any case, where an id, a year, another title or a metadata value is missing.
+MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "\\n", "-", "?", "unknown"}
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
@@ -68,7 +70,9 @@ def fold(title: str) -> str:
     return " ".join(normalise_unicode("NFC", title).split()).casefold()
 
 
-_ARTICLE_LAST = re.compile(r"^(.*), (the|an?)$")
+_ARTICLES = "The|An?|L[eao]s?|El|I|Il|Gli|L['’]|O|Os|Une?|Una|Der|Die|Das|Eine?|De[nt]?|Het|Een"
+_ARTICLE_BEHIND = re.compile(rf"(.+?), ({_ARTICLES})(?=\s*\(|$)")
+_ANY_ARTICLE_BEHIND = re.compile(_ARTICLE_BEHIND.pattern, re.IGNORECASE)
 _ARTICLE_FIRST = re.compile(r"^(?:the|an?) (?=\S)")
 _ROMAN = {"ii": "2", "iii": "3", "iv": "4", "vi": "6", "vii": "7", "viii": "8", "ix": "9"}  # not those that are words
 _UNITS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen"]
@@ -92,16 +96,28 @@ def without_accents(text: str) -> str:
     return normalise_unicode("NFC", _ACCENTS.sub("", normalise_unicode("NFKD", text)))
 
 
+def natural(title: str, behind: re.Pattern[str] = _ARTICLE_BEHIND) -> str:
+    """Return the title with an article that stands behind it, or behind its part before a bracket, in its place.
+
+    `Postman, The (Postino, Il)` is `The Postman (Postino, Il)`, and `Avventura, L'` is `L'Avventura`.
+    """
+    while match := behind.match(title):
+        name, article = match.groups()
+        title = article + ("" if article[-1] in "'’" else " ") + name + title[match.end() :]
+    return title
+
+
 @_cached
 def normalise(title: str) -> str:
     """Return the title's words, in the form in which spellings of one title agree; the folded title if it has none.
 
-    Without case, accents and punctuation, an article that comes last ("Matrix, The") in its place; `&` is "and", Roman
+    Without case, accents and punctuation, an article that comes last in its place (see `natural`); `&` is "and", Roman
     numerals and number words are digits, a few abbreviations are written out. Items of several titles can share it.
     """
-    text = without_accents(_SUPERSCRIPT.sub(" ", fold(title)).replace("&", " and "))
+    folded = natural(fold(title), _ANY_ARTICLE_BEHIND) if len(title) <= LONGEST_TITLE else fold(title)
+    text = without_accents(_SUPERSCRIPT.sub(" ", folded).replace("&", " and "))
     text = " ".join("".join(c for c in text if c not in "'’‘`´").split()).casefold()
-    words = _WORD.findall(_ARTICLE_LAST.sub(r"\2 \1", text))
+    words = _WORD.findall(text)
     if len(words) > 1:  # a title of one word, as Nine, keeps it: 9 is another film
         last = "5" if words[-1] == "v" else _ALIKE.get(words[-1], words[-1])  # Rocky V
         words = [*(_ALIKE.get(word, word) for word in words[:-1]), last]
@@ -132,12 +148,14 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-_YEAR = re.compile(r" ?\((\d{4})\)$")
+WRITTEN_YEAR = r"(\d{4})(?:\s?[-–—/]\s?\d{0,4})?"  # a year, or a range: its first year counts
+_YEAR = re.compile(rf" ?\({WRITTEN_YEAR}\)$")
+_RANGE = re.compile(WRITTEN_YEAR)
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
-    """Return the two parts of `Title (Year)`, the year empty where the name has none."""
+    """Return the two parts of `Title (Year)`, the year empty where the name has none; of a range the first year."""
     text = " ".join(name.split())
     match = _YEAR.search(text)
     return (text[: match.start()], match.group(1)) if match else (text, "")
@@ -157,11 +175,11 @@ def item_id(title: str, year: int | None) -> str:
 
 
 def usable_id(value: object, field: str) -> str:
-    """Return an id, a text or a number, as text without `INVISIBLE`; "" where there is none.
+    """Return an id, a text or a number, as text without `INVISIBLE`; "" where it is missing (see `MISSING`).
 
     Raises `ValueError` for anything else.
     """
-    if value is None or value != value or value == "":
+    if value is None or value != value:
         return ""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # what is left of a column of integers that had gaps
@@ -169,7 +187,8 @@ def usable_id(value: object, field: str) -> str:
         raise ValueError(f"{field} is neither text nor an integer")
     if not is_clean(str(value)):
         raise ValueError("NUL or half a character")
-    return _INVISIBLE.sub("", str(value)).strip()
+    text = _INVISIBLE.sub("", str(value)).strip()
+    return "" if text.casefold() in MISSING else text
 
 
 def year_gap(one: int | None, other: int | None) -> int:
@@ -180,7 +199,9 @@ def year_gap(one: int | None, other: int | None) -> int:
 def usable_title(title: object, year: object) -> tuple[str, int | None]:
     """Return title and year as an item has them: normalised text, whitespace folded; a number as year, or None.
 
-    A title that ends in a year in brackets has that year. Raises `ValueError` saying what is wrong with the two.
+    This is how the titles and years of catalogs, logs and conversations are read. An article behind the title comes
+    first (see `natural`), a title that ends in a year in brackets has that year, of a range of years the first one
+    counts, and `NA`, `NULL`, `\\N` and the like are no year. Raises `ValueError` saying what is wrong with the two.
     """
     if title is None or title != title:
         raise ValueError("no title")
@@ -190,7 +211,7 @@ def usable_title(title: object, year: object) -> tuple[str, int | None]:
     text = str(title)
     if len(text) > LONGEST_TITLE:
         raise ValueError(f"a title of more than {LONGEST_TITLE:,} characters")
-    text = " ".join(normalise_text(text).split())
+    text = natural(" ".join(normalise_text(text).split()))
     if not text:
         raise ValueError("no title")
     if not is_clean(text):
@@ -207,10 +228,11 @@ def _usable_year(year: object) -> int | None:
         return None
     if not isinstance(year, (str, Number)):
         raise ValueError("year is no number")
-    if isinstance(year, str) and not year.strip():
-        return None
     try:
-        value = float(str(year))  # "1995.0" is what is left of a column of numbers that had gaps
+        text = str(year).strip()
+        if text.casefold() in MISSING:
+            return None
+        value = float(match[1] if (match := _RANGE.fullmatch(text)) else text)  # "1995.0" is left of columns with gaps
     except ValueError:
         raise ValueError("year is no number") from None
     if value not in YEARS:

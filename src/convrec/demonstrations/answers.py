@@ -170,6 +170,8 @@ def _is_item(entry: Entry, text: str, kind: str, wanted: str, catalog: Catalog) 
     words = len((entry.part or entry.title).split())
     if _SPEAKER.match(text) or text.endswith(":") or _HEADING.match(text):
         return False
+    if not kind and entry.year is None and text.endswith("?") and words < len(text.split()):
+        return False  # a question to the user, such as "What movie would you like to watch (today)?"
     if _names_item(entry, catalog) and (not wanted or kind == wanted or words == len(text.split())):
         return True
     if _DETAIL.match(text) or (kind != wanted and not (entry.year is not None and _names_item(entry, catalog))):

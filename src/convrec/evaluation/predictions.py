@@ -64,13 +64,14 @@ class _Row(BaseModel):
 
 
 def _read(row: _Row, field: str, catalog: Catalog, line_column: str | None) -> list[Truth | int]:
-    """Return title and year of each item of a field; of one that is given as `{id}` its index, or `UNKNOWN`."""
+    """Return title and year of each item of a field; of one that is given as `{id}` its index; negative if unknown."""
     found: list[Truth | int] = []
+    unknown: dict[str, int] = {}  # ids that differ are different items
     for value in getattr(row, field) or []:
         try:
             if isinstance(value, dict) and (own_id := usable_id(value.get("id"), "id")):
                 index = catalog.index_of_id(own_id)
-                found.append(UNKNOWN if index is None else index)
+                found.append(unknown.setdefault(own_id, UNKNOWN - len(unknown)) if index is None else index)
             else:
                 found.append(Truth(**usable_item(value, line_column)))
         except ValueError as problem:
@@ -86,11 +87,11 @@ def _score(row: _Row, catalog: Catalog, settings: ScoringSettings) -> RowScore:
     truths, seen, items = (_read(row, field, catalog, column) for field in ("groundtruth", "seen_titles", "items"))
     text = row.response
     if text is None:
-        named = (catalog.items[item] if isinstance(item, int) and item != UNKNOWN else item for item in items)
+        named = (catalog.items[item] if isinstance(item, int) and item >= 0 else item for item in items)
         pairs = zip(row.items or [], named, strict=True)
         text = "\n".join(value if isinstance(value, str) else str(item) for value, item in pairs)
     titles = [item.title for item in seen if isinstance(item, Truth)]
-    seen_items = {item for item in seen if isinstance(item, int) and item != UNKNOWN}
+    seen_items = {item for item in seen if isinstance(item, int) and item >= 0}
     target = make_target(truths, titles, catalog, tolerance, seen_items)
     return score_row(read_list(text, catalog, tolerance), target, catalog, num_ranks, protocol, tolerance)
 

@@ -163,6 +163,6 @@ def _check_tokens(lines: Sequence[str], rows: Sequence[LineTokens], tokenizer: A
     if wrong:
         shown = ", ".join(repr(line) for line in wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise InputError(
-            f"catalog item {shown}: the tokenizer cannot write it to the letter; change the title (to Unicode's "
-            "composed form, without special tokens) or take another model"
+            f"catalog item {shown}: the tokenizer cannot write it to the letter; set data.title_form = NFKC if it "
+            "changes signs such as ³ and ½, remove special tokens from the title, or take another model"
         )

@@ -102,10 +102,7 @@ class Translator:
         denied = self.resolve("deny", deny)
         allowed = None if allow is None else self.resolve("allow", allow)
         options = (n, denied, allowed, or_fewer)
-        named = [
-            sorted(self.mentions.titles(message["content"] for message in messages if message["role"] != "system"))
-            for messages in turns
-        ]
+        named = [self.mentions.of_messages(messages) for messages in turns]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
         with self.lock:
             if (guide := self.guide) is not None:  # another one may take its place

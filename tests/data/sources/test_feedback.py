@@ -72,6 +72,14 @@ def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(recorded, 
     assert row["disliked_titles"] == ["Heat (1995)", "Dune (2021)"]
 
 
+def test_what_the_conversation_names_is_seen(recorded, catalog):
+    one = _answer(DUNE, messages=("A film like Heat (1995), please",))
+    (row,) = read_feedback(recorded((one, _events(one, dune="accepted"))), Quarantine(), catalog=catalog).rows.to_dict(
+        "records"
+    )
+    assert row["seen_titles"] == ["Heat"] and row["disliked_titles"] == []
+
+
 def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(recorded, catalog):
     accepted, ignored, silent = _answer(HEAT), _answer(UP, user=None), _answer(ALIEN, messages=None)
     withdrawn = _events(accepted, heat="accepted")

@@ -114,6 +114,16 @@ def test_events_and_logs_without_any(tmp_path):
     assert _read(path, feedback=RATINGS) == [bought, ("a", "4", True, first + 2 * day)]
 
 
+def test_a_missing_user_is_nobody_and_a_missing_item_nothing(tmp_path):
+    path, quarantine = tmp_path / "log.csv", Quarantine()
+    rows = [r"NULL,1", r"\N,1", "a,NaN", "a,1"]
+    path.write_text("\n".join(["user,item,rating,time", *(f"{row},5,874724710" for row in rows)]) + "\n")
+    assert _read(path, quarantine=quarantine) == [("a", "1", True, 874_724_710)]
+    assert [row["reason"] for row in quarantine.rows] == [
+        f"column {name!r} is empty" for name in ("user", "user", "item")
+    ]
+
+
 def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
     path = tmp_path / "log.csv"
     bad = [",1,5,874724710", "a,,5,874724710", "a,1,nan,874724710", "a,1,five,874724710", "a,1,,874724710"]

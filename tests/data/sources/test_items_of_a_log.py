@@ -67,6 +67,21 @@ def test_films_in_utf_8_and_in_latin_1(tmp_path):
     assert [item.metadata["genres"] for item in catalog.items] == ["Drama", "Drama", "Comedy", "Action"]
 
 
+@pytest.mark.parametrize(
+    ("written", "line", "alias"),
+    [
+        ("Associate, The (L'Associe)(1982)", "The Associate (1982)", "L'Associe"),
+        ("Avventura, L' (a.k.a. Adventure, The) (1960)", "L'Avventura (1960)", "The Adventure"),
+        ("Olvidados, Los (1950)", "Los Olvidados (1950)", None),
+        ("Fawlty Towers (1975-1979)", "Fawlty Towers (1975)", None),
+    ],
+)
+def test_a_film_of_movielens_has_its_natural_title(tmp_path, written, line, alias):
+    (tmp_path / "movies.dat").write_text(f"1::{written}::Drama\n")
+    (item,) = read_items(tmp_path / "movies.dat", Quarantine())[0].items
+    assert str(item) == line and item.aliases == ((alias,) if alias else ())
+
+
 def test_products_of_amazon(tmp_path):
     rows = [
         {
@@ -91,6 +106,21 @@ def test_products_of_amazon(tmp_path):
     path.write_text("{}\n[]\n")
     with pytest.raises(InputError, match="meta_Home.jsonl: line 2: no JSON object"):
         read_items(path, Quarantine())
+
+
+def test_products_that_share_a_broken_title_stay_apart(tmp_path, caplog):
+    ids = {"P0": "Lamp", "P1": "1", "P2": "1", "P3": "Desk (2015)", "P4": "Desk (2015)", "P5": " lamp"}
+    rows = [{"parent_asin": own, "title": title} for own, title in [*ids.items(), ("P1", "1")]]
+    path = tmp_path / "meta_Home.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quarantine = Quarantine()
+    catalog, indices = read_items(path, quarantine)
+    lines = ["Lamp - P0", "1 - P1", "1 - P2", "Desk - P3 (2015)", "Desk - P4 (2015)", "lamp - P5"]
+    assert [str(item) for item in catalog.items] == lines and list(indices.values()) == [*range(6)]
+    assert catalog.indices_of_title("Lamp") == [0, 5] and catalog.find("1", None) is None
+    assert [row["reason"] for row in quarantine.rows] == ["duplicate item"], "the same id twice"
+    assert "7 items share title and year with another" in caplog.text
+    catalog.check_lines()
 
 
 def test_any_catalog_file_with_ids(tmp_path):

@@ -200,6 +200,7 @@ def test_songs_of_one_title_are_told_apart_by_a_column_of_the_line(tmp_path, mak
     with caplog.at_level("INFO"):
         metrics, quarantine, catalog = _run(project, "data")
     assert _reasons(quarantine) == [("catalog", "61", "duplicate item")] and "duplicate item: 1" in caplog.text
+    assert "60 items (1 merged: same id, or title and year, as an earlier row); rows: " in caplog.text
     assert metrics["merged"] == 1 and metrics["catalog"] == len(catalog) == 60
     assert [item.id for item in catalog.items] == [str(n) for n in range(60)]
     lines = {}

@@ -15,7 +15,7 @@ from convrec.data.csv_files import scan_csv
 from convrec.data.parquet import parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.data.times import NO_TIME, time_column
-from convrec.data.titles import INVISIBLE
+from convrec.data.titles import INVISIBLE, MISSING
 from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
@@ -81,11 +81,12 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
 
 
 def _text(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as `usable_id` has it, "" where it is null; whole numbers are without a point."""
+    """Return a column as `usable_id` has it, "" where it is missing; whole numbers are without a point."""
     column = pl.col(name)
     if kind.is_float():
         column = pl.when(column == column.round()).then(column.cast(pl.Int64, strict=False))
-    return column.cast(pl.String).str.replace_all(INVISIBLE, "").str.strip_chars().fill_null("")
+    text = column.cast(pl.String).str.replace_all(INVISIBLE, "").str.strip_chars()
+    return pl.when(~text.str.to_lowercase().is_in(list(MISSING))).then(text).fill_null("")
 
 
 def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked: Rule | None) -> pl.LazyFrame:

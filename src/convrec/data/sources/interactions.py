@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from convrec.data.catalog import Catalog, build_catalog
+from convrec.data.catalog import Catalog, build_catalog, title_of
 from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.conversations import messages_of, prompt_key
 from convrec.data.csv_files import decode
@@ -20,8 +21,10 @@ from convrec.data.json_lines import json_lines, numbered_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import read_log
 from convrec.data.sources.source import Source
-from convrec.data.titles import normalise_text, usable_id
+from convrec.data.titles import WRITTEN_YEAR, fold, normalise_text, usable_id
 from convrec.project.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, object]
 ID = "item_id"  # where the readers of this module put it
@@ -33,9 +36,8 @@ _GENRES = (
 )  # fmt: skip
 _NO_GENRE = ("unknown", "(no genres listed)")
 _AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "categories")  # what is read of a product
-_TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: \([^()]*\))*?)(?P<year> \(\d{4}\))?")
+_TITLE = re.compile(rf"(?P<title>[^(]+?)(?P<others>(?: ?\([^()]*\))*?)(?P<year> ?\({WRITTEN_YEAR}\))?")
 _OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
-_ARTICLE_LAST = re.compile(r"^(.+), (The|An?|Les?|La|Il|El|Das|Der|Die)$")
 _FILES = (
     *(("u.data", "u.item"), ("ratings.dat", "movies.dat")),
     *(("ratings.csv", "movies.csv"), ("ratings.csv", "items.csv")),
@@ -85,8 +87,7 @@ def _natural(row: Row) -> Row:
     """
     title, genres = row.get("title"), row.get("genres")
     if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(normalise_text(title).split()))):
-        names = [_ARTICLE_LAST.sub(r"\2 \1", name) for name in (match["title"], *_OTHER.findall(match["others"]))]
-        row = row | {"title": names[0] + (match["year"] or ""), "aliases": names[1:]}
+        row = row | {"title": match["title"] + (match["year"] or ""), "aliases": _OTHER.findall(match["others"])}
     genres = genres.split("|") if isinstance(genres, str) else genres
     if isinstance(genres, list):
         row = row | {"genres": [genre for genre in genres if genre not in _NO_GENRE]}
@@ -94,11 +95,22 @@ def _natural(row: Row) -> Row:
     return row
 
 
-def read_items(path: Path, quarantine: Quarantine, line_column: str | None = None) -> tuple[Catalog, dict[str, int]]:
-    """Return the catalog of an items file, and the index of each id: ids of one title and year share an item.
+def _line(row: Row, column: str) -> tuple[str, int | None, str] | None:
+    """Return the folded title, the year and the id of a row; None where one of them cannot be used."""
+    try:
+        (title, year), own_id = title_of(row), usable_id(row.get(column), column)
+    except ValueError:
+        return None
+    return (fold(title), year, own_id) if own_id else None
 
-    The file is `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, or any catalog file
-    (docs/data.md) with a column of ids. Raises `InputError` where it cannot be read, or has no ids.
+
+def read_items(path: Path, quarantine: Quarantine, line_column: str | None = None) -> tuple[Catalog, dict[str, int]]:
+    """Return the catalog of an items file, and the index of each id.
+
+    MovieLens lists some films twice: there, ids of one title and year share an item. Elsewhere each id is an item;
+    where titles and years are equal and no `line_column` tells them apart, the id does, as in `Lamp - P7`. The file is
+    `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, or any catalog file (docs/data.md) with
+    a column of ids. Raises `InputError` where it cannot be read, or has no ids.
     """
     if path.name in ("u.item", "movies.dat"):
         rows = _movielens(path)
@@ -110,10 +122,20 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
     column = next((name for name in _IDS if name in names), None)
     if column is None:
         raise InputError(f"{path}: no column of ids (found {', '.join(sorted(names))[:300]}); name one of them {ID}")
-    if column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat"):
+    is_movielens = column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat")
+    if is_movielens:
         rows = [_natural(row) for row in rows]
     fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
-    bare = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    bare = [{name: value for name, value in row.items() if name not in ("id", ID)} for row in rows]
+    if line_column is None and not is_movielens:
+        line_column, lines = ID, [_line(row, column) for row in rows]
+        counts = Counter(line[:2] for line in {*lines} if line)
+        for row, line in zip(bare, lines, strict=True):
+            if line and counts[line[:2]] > 1:
+                row[ID] = line[2]
+        if number := sum(ID in row for row in bare):
+            note = "%s: %d items share title and year with another; their lines have their ids, unless you set %s"
+            logger.warning(note, path, number, "data.line_column")
     catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
     indices: dict[str, int] = {}
     for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):

@@ -1,12 +1,14 @@
 """What every source of data returns, and several sources as one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.schemas import conform
+from convrec.data.titles import normalise_unicode, usable_title
 from convrec.project.errors import InputError
 
 
@@ -23,6 +25,22 @@ class Source(NamedTuple):
     splits: pd.Series | None = None
     group: str = "conversation_id"
     world: pd.DataFrame | None = None
+
+    def compatible(self) -> "Source":
+        """Return the source with titles in compatible Unicode (NFKC): `Alien3` for `Alien³`, which becomes an alias.
+
+        Raises `InputError` if two items then have the same title and year.
+        """
+        items = [_compatible(item) for item in self.catalog.items]
+        lines = {str(old): str(new) for old, new in zip(self.catalog.items, items, strict=True)}
+        columns = {name: self.rows[name].to_list() for name in ("seen_titles", "disliked_titles")}
+        rows = {name: [[lines.get(one, one) for one in titles] for titles in of] for name, of in columns.items()}
+        return self._replace(catalog=Catalog(items), rows=self.rows.assign(**rows))
+
+
+def _compatible(item: Item) -> Item:
+    title, year = usable_title(normalise_unicode("NFC", normalise_unicode("NFKD", item.title)), item.year)
+    return item if title == item.title else replace(item, title=title, year=year, aliases=(item.title, *item.aliases))
 
 
 def combine(sources: Mapping[str, Source]) -> Source:

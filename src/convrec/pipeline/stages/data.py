@@ -85,7 +85,8 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
         else:
-            sources[name] = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
+            source = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
+            sources[name] = source.compatible() if config.title_form == "NFKC" else source
     return combine(sources)
 
 
@@ -206,7 +207,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
     write_results("data", headlines, metrics, paths, record)
     sizes = ", ".join(f"{counts[name]['rows']:,} {name}{_period(rows)}" for name, rows in splits.items())
-    logger.info("%s items; rows: %s", f"{len(source.catalog):,}", sizes)
+    same = f" ({merged:,} merged: same id, or title and year, as an earlier row)" if merged else ""
+    logger.info("%s items%s; rows: %s", f"{len(source.catalog):,}", same, sizes)
     for name, table in plots.items():
         write_plot(paths.plot(name), table)
     record.log_dataset(paths.catalog, "catalog")

@@ -77,6 +77,7 @@ class Data(Section):
     feedback: str
     catalog: FileBelow | None
     line_column: str | None
+    title_form: Literal["NFC", "NFKC"]
     min_upvotes: Whole = Field(ge=-LARGEST)
     max_quarantined: Share
     validation_period: PeriodText | None
