@@ -37,7 +37,7 @@ class _RoomyLayer(DynamicLayer):
         new, end = (key_states, value_states), start + key_states.shape[-2]
         if self._buffers is None or self._buffers[0].shape[-2] < end:
             keys, values = (own.new_empty(*own.shape[:-2], end + _ROOM, own.shape[-1]) for own in new)
-            if start:
+            if self.keys is not None and self.values is not None:
                 keys[..., :start, :], values[..., :start, :] = self.keys, self.values
             self._buffers = keys, values
             self.is_initialized = True
