@@ -65,7 +65,7 @@ def _dense(guidance: Guidance, prompts: list[dict]) -> np.ndarray:
     """Return the log weights of all items. Shape: (B, C)."""
     found = np.zeros((len(prompts), len(CATALOG)))
     for row, weights in zip(found, guidance.log_weights(prompts), strict=True):
-        row[list(weights)] = list(weights.values())
+        row[weights.items] = weights.logs
     return found
 
 

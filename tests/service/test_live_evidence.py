@@ -16,6 +16,7 @@ from convrec.project.errors import InputError
 from convrec.service import live_evidence
 from convrec.service.feedback import Answer, Event, FeedbackRecorder, FeedbackStore, Shown, new_answer_id, recorder
 from convrec.service.live_evidence import LiveEvidence
+from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 from tests.service.app.process import running_service
 from tests.service.app.serving import make_service, serve
@@ -85,7 +86,7 @@ def translator():
 
 def _weight(translator, item) -> float:
     (asked,) = translator.prepare(["a film with heists please"], 3)
-    return asked.request.log_weights.get(CATALOG.items.index(item), 0.0)
+    return by_item(asked.request.log_weights).get(CATALOG.items.index(item), 0.0)
 
 
 def test_what_users_accept_is_evidence_until_they_take_it_back_or_are_deleted(store, users, live, translator):
