@@ -142,11 +142,13 @@ class Baselines:
             options = {"word_ngrams": word_ngrams} if word_ngrams != 2 else {}
             return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
 
+        least = max(_NEIGHBOURS["neighbours"].values)  # which of equal cosines come first depends on how many are found
+
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
 
             def votes(part: slice, neighbours: int, power: float, word_ngrams: int = 2) -> np.ndarray:
-                number = min(neighbours, len(self.rows))
+                number = min(max(neighbours, least), len(fitted(word_ngrams).people))
                 if word_ngrams not in found or found[word_ngrams].places.shape[1] < number:
                     found[word_ngrams] = fitted(word_ngrams).nearest(prompts, number)
                 return found[word_ngrams].votes(part, neighbours, power)
