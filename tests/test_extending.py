@@ -113,6 +113,7 @@ from tests.rows import make_row
 
 raw, found = load_params().model_dump(), {}
 raw["data"]["source"] = "diary"
+raw["common"] |= {"list_length": 1, "cutoffs": [1]}
 raw["demonstrations"]["teacher"]["kind"] = "parrot"
 raw["rank_grpo"]["rewards"]["last"] = 0.5
 params = Params.model_validate(raw)

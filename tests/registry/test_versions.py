@@ -109,5 +109,5 @@ def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypat
     with pytest.raises(Unavailable, match="cannot be reached .*error code 503"):
         read()
     error = MlflowException("API request failed with error code 403", PERMISSION_DENIED)
-    with pytest.raises(InputError, match="rejects this user"):
+    with pytest.raises(InputError, match="denies access"):
         read()

@@ -136,10 +136,10 @@ class Evaluation:
 
 
 def flat_metrics(metrics: Mapping[str, Mapping[str, float]], prefix: str = "") -> dict[str, float]:
-    """Return each metric's mean under its name, and its interval as NAME_low and NAME_high."""
+    """Return each metric's mean under its name, and its interval, if it has one, as NAME_low and NAME_high."""
     return {
         f"{prefix}{name}{'' if end == 'mean' else f'_{end}'}": value
         for name, interval in metrics.items()
         for end, value in interval.items()
-        if end != "n"
+        if end != "n" and value is not None
     }
