@@ -402,7 +402,8 @@ def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(pro
     model = project / "models" / "rank_grpo" / "model.safetensors"
     before = model.read_bytes()
     run_in(
-        project, "dvc", "exp", "run", "-S", "rank_grpo.max_steps=2", "-S", "rank_grpo.validation_steps=1", "rank_grpo"
+        *(project, "dvc", "exp", "run", "-S", "rank_grpo.max_steps=2", "-S", "rank_grpo.validation_steps=1"),
+        *("-S", "rank_grpo.output_checkpoint=last", "rank_grpo"),
     )
     difference = json.loads(run_in(project, "dvc", "metrics", "diff", "--json").stdout)
     assert "metrics/rank_grpo.json" in difference and model.read_bytes() != before

@@ -158,8 +158,10 @@ def _usable_items(
     found = []
     for value in values:
         try:
-            if own_id := usable_id(value.get("id"), "id") if isinstance(value, Mapping) else "":
-                index = catalog.index_of_id(own_id)
+            given = value.get("id") if isinstance(value, Mapping) else None
+            index = catalog.index_of_id(given) if isinstance(given, str) else None  # also one that reads as missing
+            if index is not None or (own_id := usable_id(given, "id")):
+                index = catalog.index_of_id(own_id) if index is None else index
                 if index is None:
                     raise ValueError("the catalog has no item of this id")
                 item = catalog.items[index]

@@ -22,7 +22,7 @@ def read_time(value: object) -> int | None:
     number that is too small for these is a date, as in 20240305. A time without a zone is in UTC.
     """
     try:
-        text = str(value).strip()
+        text = str(value).strip().removesuffix(".0")  # of a column of whole numbers with gaps
         number = float(text) if _NUMBER.fullmatch(text) else 0.0
         if number >= _UNITS[-1][0]:
             seconds = next(number / size for least, size in _UNITS if number >= least)

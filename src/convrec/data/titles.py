@@ -70,7 +70,7 @@ def fold(title: str) -> str:
     return " ".join(normalise_unicode("NFC", title).split()).casefold()
 
 
-_ARTICLES = "The|An?|L[eao]s?|El|I|Il|Gli|L['’]|O|Os|Une?|Una|Der|Die|Das|Eine?|De[nt]?|Het|Een"
+_ARTICLES = "The|An?|L[eao]s?|El|Il|Gli|L['’]|Os|Une?|Una|Der|Die|Das|Eine?|De[nt]?|Het|Een"
 _ARTICLE_BEHIND = re.compile(rf"(.+?), ({_ARTICLES})(?=\s*\(|$)")
 _ANY_ARTICLE_BEHIND = re.compile(_ARTICLE_BEHIND.pattern, re.IGNORECASE)
 _ARTICLE_FIRST = re.compile(r"^(?:the|an?) (?=\S)")

@@ -49,11 +49,11 @@ _NEIGHBOURS = {"neighbours": Axis((25, 50, 100, 200, 400, 800, 1600), 2), "power
 _WORDS = {"word_ngrams": Axis((1, 2))}  # words of a term of TF-IDF
 _KNN = {
     "shrinkage": Axis((0.0, 10.0, 100.0), 10),
-    "nearest": Axis((100, 400, 1600), 4),
+    "nearest": Axis((100, 400), 4),
     "inverse_frequency": Axis((0.0, 0.5, 1.0), 2),
 }
 _EASE = {"regularization": Axis((100.0, 300.0, 1000.0, 3000.0), 3)}
-_ALS = {"factors": Axis((16, 64), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
+_ALS = {"factors": Axis((64,), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
 _DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 

@@ -31,5 +31,6 @@ def order_hindrance(model: Any) -> str | None:
     layers = getattr(config, "layer_types", None)
     if layers is None:
         layers = ["full_attention" if getattr(config, "sliding_window", None) is None else "sliding_attention"]
-    others = sorted(set(layers) - {"full_attention"})
+    layers = [*layers, *getattr(config, "attention_layers", ())]  # GPT-Neo's name for them
+    others = sorted(set(layers) - {"full_attention", "global"})
     return f"some layers are {', '.join(others)}, not full_attention" if others else None

@@ -17,9 +17,9 @@ from transformers.distributed.fsdp import is_fsdp_managed_module
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from convrec.generation.constraint import ConstraintState, ListRequest
+from convrec.generation.constraint import ConstraintState
 from convrec.generation.full_attention import order_hindrance
-from convrec.generation.trie import CatalogTrie
+from convrec.generation.trie import CatalogTrie, ListRequest
 
 _ROOM = 128  # tokens
 
@@ -99,9 +99,10 @@ def can_jump(model: Any) -> bool:
     If processes hold parts of the weights, each needs the others for a forward pass, and they would need equally many.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    takes_positions = "position_ids" in inspect.signature(base.forward).parameters
+    taken = inspect.signature(base.forward).parameters.keys()
     is_partitioned = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(base)
-    return takes_positions and not is_partitioned and order_hindrance(base) is None
+    needed = {"position_ids", "past_key_values", "logits_to_keep"}
+    return needed <= taken and not is_partitioned and order_hindrance(base) is None
 
 
 @torch.no_grad()

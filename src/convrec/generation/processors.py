@@ -1,4 +1,4 @@
-"""Arguments of transformers' `generate`: its settings, the catalog constraint, and a way to stop it."""
+"""Arguments of transformers' `generate`: its settings, and the catalog constraint."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

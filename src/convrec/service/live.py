@@ -134,8 +134,10 @@ class LiveModels:
             try:
                 self.update()
                 problem = ""
-            except SystemExit:  # `close` has ended a load
-                return
+            except SystemExit:
+                if self._stopped.is_set():  # `close` has ended a load
+                    return
+                logger.error("code of a version has called sys.exit; the models stay as they are")
             except Exception as error:
                 if str(error) != problem:
                     _log(error, "the models stay as they are: %s", error)

@@ -165,6 +165,8 @@ class Translator:
         exact = self.catalog.index_of_line(written)
         if exact is not None:
             return [exact]
+        if indices := self.catalog.indices_of_title(written):  # also where it ends in what may be a year
+            return indices
         title, year = title_and_year(written)
         if not year:
             return self.catalog.indices_of_title(title) or self.catalog.readings(title, None)

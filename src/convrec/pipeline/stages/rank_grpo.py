@@ -119,6 +119,12 @@ def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) 
         arguments.max_steps = max(1, by_epochs)
         epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
         logger.info("%d of rank_grpo.max_steps = %d steps: %s", arguments.max_steps, config.max_steps, epochs)
+        least = 2 * config.preferences.rounds
+        if config.algorithm == "sprec" and arguments.max_steps < least:
+            raise InputError(
+                f"rank_grpo.preferences.rounds = {config.preferences.rounds}: they need {least} steps, but {epochs} "
+                f"are {arguments.max_steps}; lower the rounds, or raise rank_grpo.num_train_epochs"
+            )
 
 
 def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:

@@ -77,7 +77,8 @@ class Edge:
         try:
             if self._keys is not None and scope["path"] not in _QUIET:
                 facts["key"] = self._keys.check(headers.get("Authorization", ""))
-            read = await self._body(headers, receive) if scope["method"] == "POST" else None
+            is_read = scope["method"] == "POST" and scope["path"] not in _QUIET
+            read = await self._body(headers, receive) if is_read else None
             await self._app(scope, receive if read is None else _again(read, receive), extended)
         except HTTPException as error:  # of this class; the application answers its own
             await end(error, error.status_code, error.detail, error.headers)

@@ -166,12 +166,18 @@ def deliver_left(folder: Path, store: FeedbackStore) -> list[str]:
                     journal.clear()
                 else:
                     remedy = f"give it with --feedback or {URL_VARIABLE} to `convrec feedback status`"
-                    stays.append(f"{path} stays: it belongs to the database {journal.database}; {remedy}")
+                    stays.append(f"{path} stays: it belongs to the database {_from_here(journal, folder)}; {remedy}")
             finally:
                 journal.close()
         except (OSError, ValueError) as error:
             stays.append(f"{path} stays: it cannot be used ({error}); change its owner, or move it away")
     return stays
+
+
+def _from_here(journal: Journal, folder: Path) -> str:
+    """Return the URL of a journal's database, in which the file of SQLite is relative to the working directory."""
+    kind, path = str(journal.database).split("///", 1) if "sqlite:///" in str(journal.database) else ("", "")
+    return f"{kind}///{os.path.relpath(folder.resolve() / path)}" if kind else str(journal.database)
 
 
 def deliver(journal: Journal, store: FeedbackStore, first: int = 0, last: int | None = None) -> None:

@@ -47,7 +47,8 @@ def _read_period(
 ) -> Feedback:
     watched = pl.col("arm").is_null() | (pl.col("arm") != CHALLENGER)
     person = pl.coalesce("user_id", "answer_id").alias("person")
-    answers = store.answers(since, until).filter(watched).with_columns(person).drop("num_items")
+    is_lost = pl.col("experiment").is_not_null() & (pl.col("num_items") == 0)  # only experiments record these
+    answers = store.answers(since, until).filter(watched, ~is_lost).with_columns(person).drop("num_items")
     shown = store.outcomes(since, until).filter(watched, pl.col("list") != CHALLENGER).with_columns(person)
     indices = [catalog.index_of_id(item) for item in shown["item_id"]]
     items = pl.Series("item", [OUTSIDE if index is None else index for index in indices], dtype=pl.Int64)
