@@ -235,6 +235,6 @@ def _usable_year(year: object) -> int | None:
         value = float(match[1] if (match := _RANGE.fullmatch(text)) else text)  # "1995.0" is left of columns with gaps
     except ValueError:
         raise ValueError("year is no number") from None
-    if value not in YEARS:
+    if not value.is_integer() or int(value) not in YEARS:  # a float would be compared with each year of the range
         raise ValueError(f"year is not from {YEARS[0]} to {YEARS[-1]}")
     return int(value)
