@@ -55,10 +55,10 @@ PRETRAINED = {
     "sft.learning_rate": 3e-4,
     "sft.per_device_train_batch_size": 32,
     "sft.save_steps": 1000,
-    "sft.save_total_limit": 1,
+    "sft.save_total_limit": 2,
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
-    "rank_grpo.save_total_limit": 1,
+    "rank_grpo.save_total_limit": 2,
     "rank_grpo.validation_prompts": 200,
     "rank_grpo.sample_steps": 1000,
     "evaluate.batch_size": 384,
@@ -135,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     failed = []
     if not options.tables:
+        for case in options.cases:
+            case_params(case, options)  # an error ends this process, not one in the background
         for cases in (list(dict.fromkeys(case.split("-")[0] for case in options.cases)), options.cases):
             with ThreadPoolExecutor(options.jobs) as pool:
                 failed += [case for case, code in zip(cases, pool.map(start, cases), strict=True) if code]
@@ -309,7 +311,7 @@ def _keep(evaluation: Any, texts: Mapping[str, str], scores: pd.DataFrame, syste
 
 
 def report(out: Path) -> str:
-    """Return the tables of what is below `out`, and write them to `tables.md`, with all figures to `pretrained.json`."""
+    """Return the tables of what is below `out`; write them to `tables.md`, with all figures to `pretrained.json`."""
     found = {path.parent.name: read_json(path) for path in sorted(out.glob("*/result.json"))}
     tables = []
     for data in PROFILES:
@@ -375,10 +377,12 @@ def _gains(data: str, scores: Mapping[tuple[str, str], Path], found: Mapping[str
             pairs += [((case, system), (other, system)) for other in others if other != case for system in own]
     rows = []
     for one, other in pairs:
-        if one in scores and other in scores:
-            gain = paired_interval(*(pd.read_parquet(scores[key]) for key in (one, other)), "ndcg_at_20", SAMPLES, SEED)
-            shown = f"{gain.mean:+.4f} {bounds(gain._asdict(), '+.4f')}"
-            rows.append([_name(*one), _name(*other), shown])
+        if one not in scores or other not in scores:
+            continue
+        tables = [pd.read_parquet(scores[key]) for key in (one, other)]
+        if len(tables[0]) == len(tables[1]):  # `--smoke` takes the first rows
+            gain = paired_interval(*tables, "ndcg_at_20", SAMPLES, SEED)
+            rows.append([_name(*one), _name(*other), f"{gain.mean:+.4f} {bounds(gain._asdict(), '+.4f')}"])
     return TextTable(["system", "over", "NDCG@20"], rows, f"{data}, test, paired differences", left=2)
 
 
