@@ -66,6 +66,7 @@ PRETRAINED = {
 OF_KIND: dict[str, dict[str, Any]] = {
     "items": {
         "common.item_tokens": True,
+        "sft.num_train_epochs": 3,  # of fewer tokens, and new rows to learn
         "rank_grpo.max_steps": 100,
         "rank_grpo.per_device_train_batch_size": 256,
         "rank_grpo.max_completion_length": 32,
