@@ -13,7 +13,7 @@ from convrec.data.parsing import format_list, parse_list
 from convrec.data.sources.source import Source
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
-from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.line_tokens import completion_tokens, generation_prompt, item_token, tokenize_lines
 from convrec.generation.trie import CatalogTrie, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
@@ -67,8 +67,10 @@ def test_lines_are_cut_out_of_lists_as_the_tokenizer_writes_them(kind):
         text = format_list([LINES[i] for i in chosen])
         written = [rows[i][2 * (k > 0) + (k == len(chosen) - 1)] for k, i in enumerate(chosen)]
         tokens = [token for line in written for token in line]
-        assert tokenizer.decode(tokens, skip_special_tokens=True) == text
-        agree += tokens == tokenizer(prompt + text, add_special_tokens=False).input_ids[begin:]
+        end = "" if item_token(LINES[chosen[-1]], tokenizer) is None else "\n"
+        assert tokenizer.decode(tokens, skip_special_tokens=True) == text + end
+        agree += tokens == tokenizer(prompt + text + end, add_special_tokens=False).input_ids[begin:]
+        assert completion_tokens(text, tokenizer, prompt) == [*tokens, tokenizer.eos_token_id] or kind == "spanning"
     assert agree == 30 or kind == "spanning"  # where a token holds the ends of two lines, each is written alone
 
 
@@ -131,7 +133,7 @@ def test_what_is_allowed_in_a_small_catalog():
     heat, alien, alien_3, y1995, y1979, y1992, y1995_n, y1979_n = tokenizer.convert_tokens_to_ids(
         ["Heat", "Alien", "Alien 3", " (1995)", " (1979)", " (1992)", " (1995)\n", " (1979)\n"]
     )
-    assert trie.longest(2) == 6  # three tokens for a line that might be the last
+    assert trie.longest(2) == 5  # two tokens for a line, and the EOS
     state = ConstraintState(trie, [ListRequest(2), ListRequest(1, banned=[0])], len(tokenizer))
     expected = [
         ({heat, alien, alien_3}, {alien, alien_3}, heat, alien_3),
@@ -178,7 +180,7 @@ def test_lists_equal_those_of_a_plain_loop(kind, task):
         assert completion[: len(written)] == written
         assert set(completion[len(written) :]) <= {tokenizer.eos_token_id, tokenizer.pad_token_id}
         text = tokenizer.decode(completion, skip_special_tokens=True)
-        assert text == format_list([lines[i] for i in chosen])
+        assert text.removesuffix("\n") == format_list([lines[i] for i in chosen])
         assert [entry and entry.index for entry in parse_list(text, catalog)] == chosen
         assert len(set(chosen)) == request.length and not set(chosen) & set(request.banned)
         assert len(written) <= trie.longest(request.length)

@@ -55,9 +55,8 @@ def test_a_model_with_a_weight_that_is_not_finite_is_not_written(model, tmp_path
 def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
     make_tiny().save_pretrained(base)
-    adapted = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), lora_config(r=2, lora_alpha=4, lora_dropout=0.0)
-    )
+    whole = AutoModelForCausalLM.from_pretrained(base)
+    adapted = get_peft_model(whole, lora_config(whole.config, TOKENIZER, r=2, lora_alpha=4, lora_dropout=0.0))
     torch.manual_seed(0)
     for name, value in adapted.named_parameters():
         if "lora_B" in name:

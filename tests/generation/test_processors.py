@@ -18,7 +18,7 @@ SIZES = sizes(heads=2)
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film"]  # of different lengths
 REQUESTS = [ListRequest(4), ListRequest(1, banned=[0, 1, 2]), ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5])]
-KINDS = pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "embedded"])
+KINDS = pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "embedded", "item_tokens"])
 
 
 class _World:

@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from convrec.data.catalog import Item
-from convrec.generation.line_tokens import LineTokens
+from convrec.generation.line_tokens import LineTokens, add_tokens
 from convrec.generation.trie import ListRequest, LogWeights
 from convrec.training.embedded import train_tokenizer
 
@@ -118,14 +118,26 @@ def spanning() -> Any:
 
 @cache
 def embedded() -> Any:
-    """Return the embedded model's tokenizer, which has a token for each title."""
-    return train_tokenizer(_TEXTS, FILMS, 300)
+    """Return the embedded model's tokenizer, in which a title is a token, and here a year, with and without newline."""
+    tokenizer = train_tokenizer(_TEXTS, FILMS, 300)
+    years = sorted({f" ({item.year})" for item in FILMS if item.year is not None})
+    tokenizer.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
+    return tokenizer
+
+
+@cache
+def item_tokens() -> Any:
+    """Return the byte-level tokenizer with a token for each item but the last, which is written as text."""
+    tokenizer = byte_level.__wrapped__()
+    add_tokens(tokenizer, [str(item) for item in FILMS[:-1]])
+    return tokenizer
 
 
 TOKENIZERS: dict[str, Callable[[], Any]] = {
     "byte_level": byte_level,
     "byte_fallback": byte_fallback,
     "embedded": embedded,
+    "item_tokens": item_tokens,
     "spanning": spanning,
 }
 

@@ -333,8 +333,8 @@ class WrittenList(NamedTuple):
 
 
 def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> WrittenList:
-    """Return what the lines of a text name, read strictly, for rewards and scores."""
-    lines = text.split("\n")
+    """Return what the lines of a text name, read strictly, for rewards and scores. A final newline opens no line."""
+    lines = text.removesuffix("\n").split("\n")
     items = catalog.indices_of_lines(lines)
     years: dict[int, int | None] = {}
     others: list[Entry] = []

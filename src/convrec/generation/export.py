@@ -7,13 +7,25 @@ import torch
 from peft import LoraConfig, PeftModel
 
 from convrec.generation.finite import check_weights
+from convrec.generation.line_tokens import item_tokens
 from convrec.generation.pretrained import load_config, load_model
 
 
-def lora_config(r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
-    """Return PEFT's configuration of adapters on every linear layer but the head."""
+def lora_config(config: Any, tokenizer: Any, r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
+    """Return PEFT's configuration of adapters on every linear layer but the head, and of the rows of item tokens.
+
+    `config` is that of the model; PEFT finds the input embeddings, and the head that is tied to them.
+    """
+    rows: Any = sorted(item_tokens(tokenizer).values()) or None
+    if rows and not config.get_text_config().tie_word_embeddings:
+        rows = {"embed_tokens": rows, "lm_head": rows}
     return LoraConfig(
-        r=r, lora_alpha=lora_alpha, lora_dropout=lora_dropout, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=r,
+        lora_alpha=lora_alpha,
+        lora_dropout=lora_dropout,
+        target_modules="all-linear",
+        trainable_token_indices=rows,
+        task_type="CAUSAL_LM",
     )
 
 

@@ -2,6 +2,9 @@
 
 Tokenizers merge over borders: `)\\n` is one token of most large vocabularies, and a beginning of text may take a space
 before it. So the tokens of a line are cut out of a text that has them in place, not made from the line alone.
+
+An item token is a whole line with its newline. It is the same in all places, so a list of item tokens ends with a
+newline: N items are N tokens.
 """
 
 from bisect import bisect_left
@@ -10,8 +13,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
-from tokenizers import Encoding
+from tokenizers import AddedToken, Encoding
 
+from convrec.data.catalog import Catalog
 from convrec.project.errors import InputError
 
 Tokens = tuple[int, ...]
@@ -45,11 +49,37 @@ def generation_prompt(tokenizer: Any) -> str:
     return render(tokenizer, [{"role": "user", "content": "a film"}])
 
 
+def item_token(line: str, tokenizer: Any) -> int | None:
+    """Return the token that is a whole catalog line with its newline; None if the tokenizer has none."""
+    token: int | None = tokenizer.backend_tokenizer.token_to_id(f"{line}\n")
+    return token
+
+
+def item_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the item tokens of a tokenizer, by their lines."""
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder().items()
+    written = {token: own.content for token, own in added if not own.special}
+    return {text[:-1]: token for token, text in written.items() if text.endswith("\n") and not text[0].isspace()}
+
+
+def add_tokens(tokenizer: Any, lines: Sequence[str]) -> list[int]:
+    """Add an item token for each line that has none; return the indices of these lines."""
+    new = [index for index, line in enumerate(lines) if item_token(line, tokenizer) is None]
+    tokenizer.add_tokens([AddedToken(f"{lines[index]}\n", normalized=False) for index in new])
+    return new
+
+
+def keep_up(tokenizer: Any, catalog: Catalog) -> bool:
+    """Add tokens for items that are new to a tokenizer with item tokens; return whether there were any."""
+    return bool(item_tokens(tokenizer)) and bool(add_tokens(tokenizer, [str(item) for item in catalog.items]))
+
+
 def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:
     """Return the tokens of a list that follows `context`, and the end token: what a model is to write.
 
     Where a token spans the border to the context, they are those of the text alone, as in the constraint.
     """
+    text = f"{text}\n" if item_token(text.rpartition("\n")[2], tokenizer) is not None else text
     start, end = len(context), len(context) + len(text)
     (encoding,) = _encode(tokenizer, [context + text])
     (own,) = _pieces(encoding, [start, end])
@@ -70,15 +100,21 @@ def tokenize_batches(lines: Sequence[str], tokenizer: Any, context: str) -> Iter
     _check_lines(lines)
     for first in range(0, len(lines), _BATCH):
         batch = lines[first : first + _BATCH]
-        places = _in_place(batch, tokenizer, context)
-        if any(None in row for row in places):
-            alone = _alone(batch, tokenizer)
-            places = [
-                [own or other for own, other in zip(*pair, strict=True)] for pair in zip(places, alone, strict=True)
-            ]
-        found = [LineTokens(*row) for row in places]  # type: ignore[arg-type]
+        tokens = [item_token(line, tokenizer) for line in batch]
+        others = [line for line, own in zip(batch, tokens, strict=True) if own is None]
+        as_text = iter(_written(others, tokenizer, context))
+        found = [next(as_text) if own is None else LineTokens(*[(own,)] * 4) for own in tokens]
         _check_tokens(batch, found, tokenizer)
         yield found
+
+
+def _written(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:
+    """Return the tokens of lines that have no item token."""
+    places = _in_place(lines, tokenizer, context)
+    if any(None in row for row in places):
+        alone = _alone(lines, tokenizer)
+        places = [[own or other for own, other in zip(*pair, strict=True)] for pair in zip(places, alone, strict=True)]
+    return [LineTokens(*row) for row in places]  # type: ignore[arg-type]
 
 
 def _check_lines(lines: Sequence[str]) -> None:
@@ -155,10 +191,11 @@ def _check_tokens(lines: Sequence[str], rows: Sequence[LineTokens], tokenizer: A
         _decode(tokenizer, [list(row.first_at_end) for row in rows]),
         _decode(tokenizer, [[*row.first_before_newline, *row.later_before_newline] for row in rows]),
     ]
+    ends = ["\n" if row.first_at_end == row.first_before_newline else "" for row in rows]  # of an item token
     wrong = [
         line
-        for line, *decoded in zip(lines, *texts, strict=True)
-        if decoded != [f"{line}\n{line}", line, f"{line}\n{line}\n"]
+        for line, end, *decoded in zip(lines, ends, *texts, strict=True)
+        if decoded != [f"{line}\n{line}{end}", f"{line}{end}", f"{line}\n{line}\n"]
     ]
     if wrong:
         shown = ", ".join(repr(line) for line in wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from convrec.data.catalog import Catalog
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
+from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
@@ -156,7 +157,9 @@ def check_constraint(
     """Raise `InputError` where a model cannot write a catalog line, or a row has too few items left for its list."""
     where = ""
     try:
-        trie = catalog_trie(catalog, load_tokenizer(model, trust_remote_code=trust_remote_code))
+        tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+        keep_up(tokenizer, catalog)
+        trie = catalog_trie(catalog, tokenizer)
         for row in rows:
             where = f"prompt {row['prompt_id']!r}: "
             trie.check([list_request(row, catalog, length)])
@@ -205,6 +208,8 @@ def list_writer(
     lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
+    if catalog is not None:
+        keep_up(tokenizer, catalog)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
@@ -216,7 +221,7 @@ def list_writer(
         @cache
         def engine() -> Engine:
             trie = None if catalog is None else catalog_trie(catalog, tokenizer)
-            folder = stack.enter_context(standalone(model, options.trust_remote_code))
+            folder = stack.enter_context(standalone(model, catalog, options.trust_remote_code))
             longest = max(map(len, prompts))
             return stack.enter_context(closing(load_engine(folder, settings, options, longest, trie)))
 

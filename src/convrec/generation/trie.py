@@ -72,7 +72,7 @@ class CatalogTrie:
     items: np.ndarray  # (P + 1,) int32, the item of a leaf; the last entry is C, which stands for no item
     first_edges: np.ndarray  # (P,) int32, the edge by which a leaf's root is left
     leaves: np.ndarray  # (C, D) int32, the leaves of an item, one below each distinct root
-    lengths: np.ndarray  # (C,) int32, maximum number of tokens of an item in any place
+    lengths: np.ndarray  # (C,) int32, maximum number of tokens of an item in any place, without EOS
     roots: np.ndarray  # (2, 3) int64, _START and _NEXT, where equal roots are one
 
     @classmethod
@@ -179,7 +179,7 @@ class CatalogTrie:
 
     def longest(self, length: int) -> int:
         """Return an upper bound on the tokens of a list of this length, EOS included, for `max_new_tokens`."""
-        return int(np.sort(self.lengths)[-min(length, self.num_items) :].sum())
+        return int(np.sort(self.lengths)[-min(length, self.num_items) :].sum()) + 1
 
     def check(self, requests: Iterable[ListRequest]) -> None:
         """Raise `InputError` for a list of no items or of more than are open, for an item or weight that cannot be."""
@@ -260,7 +260,6 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
     items, first_edges = np.full(num_leaves + 1, num_items), np.empty(num_leaves, np.int64)
     items[leaves] = np.arange(num_items)
     first_edges[leaves] = edges.first[:num_leaves].reshape(leaves.shape)
-    is_last = [place in (FIRST_AND_LAST, LATER_AND_LAST) for place in range(DONE)]
     parents = edges.keys >> 32
     arrays = {
         "pointers": np.searchsorted(parents, np.arange(NUM_ROOTS + len(parents) + 1)),
@@ -268,7 +267,7 @@ def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTri
         "items": items,
         "first_edges": first_edges,
         "leaves": leaves.T,
-        "lengths": np.max([own.lengths + last for own, last in zip(places, is_last, strict=True)], axis=0),
+        "lengths": np.max([own.lengths for own in places], axis=0),
     }
     arrays = {name: value.astype(np.int32, order="C") for name, value in arrays.items()}
     by_remaining = np.array([[alias[root] for root in by_remaining] for by_remaining in (_START, _NEXT)])

@@ -15,6 +15,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.titles import line
 from convrec.generation.engine import TokenIds, TransformersEngine
 from convrec.generation.lists import ListSettings
+from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model
 from convrec.generation.trie import Guide
 from convrec.project.device import pick_device
@@ -97,8 +98,9 @@ class Recommender:
         `guidance` is the folder of what guides its lists.
         """
         files = ModelFiles(Path(model), Path(catalog), settings, device, trust_remote_code)
-        loaded = load_model(files.checkpoint, trust_remote_code=trust_remote_code, dtype="auto")
         items, tokenizer = files.load_texts()
+        with standalone(files.checkpoint, items, trust_remote_code) as folder:
+            loaded = load_model(folder, trust_remote_code=trust_remote_code, dtype="auto")
         guide = load_guide(None if guidance is None else Path(guidance), items)
         return cls(loaded.to(pick_device(device)), tokenizer, items, settings, guide)
 

@@ -15,6 +15,7 @@ from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.mentions import Mentions
 from convrec.data.titles import normalise_text, title_and_year
 from convrec.generation.engine import TokenIds, token_ids
+from convrec.generation.line_tokens import keep_up
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
@@ -48,9 +49,11 @@ class ModelFiles(NamedTuple):
     guidance: Path | None = None
 
     def load_texts(self) -> tuple[Catalog, Any]:
-        """Return the catalog and the tokenizer."""
+        """Return the catalog, and the tokenizer for it (see `keep_up`)."""
         catalog = Catalog.read(self.catalog)
-        return catalog, load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
+        tokenizer = load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
+        keep_up(tokenizer, catalog)
+        return catalog, tokenizer
 
 
 class Prepared(NamedTuple):
@@ -121,7 +124,7 @@ class Translator:
         end = self.tokenizer.eos_token_id
         written = completion[: completion.index(end)] if end in completion else completion
         with self.lock:
-            lines = self.tokenizer.decode(written).split("\n")
+            lines = self.tokenizer.decode(written).removesuffix("\n").split("\n")
         indices = [self.catalog.index_of_line(line) for line in lines]
         if None in indices:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from scipy import sparse
-from scipy.sparse import linalg
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.line_tokens import item_token
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
@@ -32,12 +31,10 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles and years of the items.
+    """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles of the items.
 
-    A small model then writes an item in two tokens, and a title is the same token wherever it is mentioned.
-    Titles with non-ASCII letters get no token, because a byte-level decoder would read such letters as bytes. Each year
-    has a second token that includes the newline after it, so that a rank ends inside a token, as with `)\\n` in the
-    vocabularies of large models. Every string survives a round trip.
+    A title is then the same token wherever it is mentioned. Titles with non-ASCII letters get no token, because a
+    byte-level decoder would read such letters as bytes. Every string survives a round trip.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -58,38 +55,18 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
     titles = sorted({item.title for item in items if item.title.isascii()})
-    years = sorted({f" ({item.year})" for item in items if item.year is not None})
     fast.add_tokens([AddedToken(title, single_word=True, normalized=False) for title in titles])
-    fast.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
     fast.chat_template = CHAT_TEMPLATE
     fast.padding_side = "left"
     return fast
 
 
-def set_title_vectors(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item], likes: sparse.csr_array
-) -> None:
-    """Set the embeddings of the title tokens from likes: dot products approximate the cosine similarity of two items.
-
-    The vectors are the item factors of a truncated singular value decomposition of the likes, with each item's column
-    divided by its L2 norm; their norms are at most 1. Titles without a token, and items that nobody liked, keep
-    their random vectors. Items with the same title share its token; the last item sets the vector.
-
-    Shape: likes (people, C), binary.
-    """
-    embeddings = model.model.embed_tokens.weight.data
-    counts = np.asarray(likes.sum(axis=0)).ravel()
-    columns = (likes @ sparse.diags_array(1 / np.sqrt(np.maximum(counts, 1)))).astype(np.float64)
-    rank = min(embeddings.shape[1], min(columns.shape) - 1)
-    if rank < 1:  # one person or one item shows no similarity
-        return
-    _, values, right = linalg.svds(columns, k=rank, random_state=0)
-    vectors = np.zeros((len(items), embeddings.shape[1]))
-    vectors[:, :rank] = (right * values[:, None]).T
-    vocabulary = tokenizer.get_vocab()
-    for item, count, vector in zip(items, counts, vectors, strict=True):
-        if count and item.title in vocabulary:
-            embeddings[vocabulary[item.title]] = torch.from_numpy(vector).to(embeddings)
+def share_title_vectors(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item]) -> None:
+    """Let the embedding of each title token start as that of its item's token; of several items, as the last one's."""
+    embeddings, vocabulary = model.model.embed_tokens.weight.data, tokenizer.get_vocab()
+    for item in items:
+        if item.title in vocabulary and (own := item_token(str(item), tokenizer)) is not None:
+            embeddings[vocabulary[item.title]] = embeddings[own]
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:

@@ -48,7 +48,7 @@ def test_every_profile_is_valid(name, tmp_path):
         ({"common__max_prompt_length": 63}, "common.max_prompt_length = 63: input should be greater"),
         ({"common__instruction": "Recommend {n}."}, "common.instruction: 'Recommend {n}.' has braces beside"),
         ({"common__domain__item": "{movie}"}, "common.domain.item = '{movie}': string should match pattern"),
-        ({"sft__max_length": 103}, "sft.max_length = 103 has no room for a list; give 104"),
+        ({"sft__max_length": 84}, "sft.max_length = 84 has no room for a list; give 85"),
         ({"sft__lists": "teacher"}, "sft.lists = 'teacher': input should be 'remap', 'reflect',"),
         ({"demonstrations__ground_truth_first": True}, "but sft.lists = reflect; set it to adjust"),
         ({"data__test_period": "2022-12-01"}, "data.test_period: '2022-12-01' is neither a month nor"),

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Item
+from convrec.generation.line_tokens import add_tokens, completion_tokens
 from convrec.training.embedded import END, train_tokenizer
 from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 
@@ -44,7 +45,15 @@ def test_a_real_tokenizer_puts_every_title_at_its_line():
         text = tokenizer.decode([i for i, r in zip(ids, ranks, strict=True) if r == rank], skip_special_tokens=True)
         assert text.strip("\n") == line
     assert ranks[-1] == len(LINES) - 1, "EOS belongs to the last item"
-    assert any(tokenizer.decode([i]).endswith(")\n") for i in ids), "one token spans year and newline"
+
+
+def test_an_item_token_is_a_rank():
+    tokenizer = train_tokenizer(["\n".join(LINES)] * 5, ITEMS, vocab_size=400)
+    add_tokens(tokenizer, LINES)
+    ids = torch.tensor([completion_tokens("\n".join(LINES), tokenizer, "")])
+    by_newlines = segment_ranks(ids, torch.ones_like(ids), newline_counts(tokenizer))
+    assert by_newlines.tolist() == [[0, 1, 2, 3, 4]]
+    assert attach_eos(by_newlines, ids == tokenizer.eos_token_id).tolist() == [[0, 1, 2, 3, 3]]
 
 
 def test_an_eos_belongs_to_the_item_before_it_also_alone_on_a_line():

@@ -10,12 +10,12 @@ from convrec.classical.collaborative import Likes
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
+from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
-from convrec.project.config.training import BaseModelStage
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -27,7 +27,7 @@ from convrec.training.embedded import (
     catalog_pages,
     make_model,
     page_budget,
-    set_title_vectors,
+    share_title_vectors,
     train_tokenizer,
 )
 from convrec.training.sft import train_sft
@@ -50,15 +50,18 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
-    if config.co_occurrence:
-        likes = Likes.of(read_rows(paths.split("train")), catalog)
-        set_title_vectors(model, tokenizer, catalog.items, likes.matrix)
+    if common.item_tokens:
+        likes = Likes.of(read_rows(paths.split("train")), catalog).matrix if config.co_occurrence else None
+        add_item_tokens(model, tokenizer, catalog, likes)
+        share_title_vectors(model, tokenizer, catalog.items)
     num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
     pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
-    texts = talks + [text + END for text in cards + pages]
-    shared = {"instruction": common.prompt_instruction, **common.model_dump(include={"seed", "list_length"})}
+    end = f"\n{END}" if common.item_tokens else END
+    texts = [*talks, *(card + END for card in cards), *(page + end for page in pages)]
+    named = common.model_dump(include={"seed", "list_length", "item_tokens"})
+    shared = {"instruction": common.prompt_instruction, **named}
     parameters = {**config.model_dump(), **shared}
     folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
@@ -98,16 +101,21 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
 
 
-def _copy_pretrained(config: BaseModelStage, paths: Paths) -> None:
-    """Take a Hugging Face model, by name (pinned by revision) or path, as it is."""
+def _copy_pretrained(params: Params, paths: Paths) -> None:
+    """Take a Hugging Face model, by name (pinned by revision) or path, as it is but for item tokens."""
     import torch  # noqa: PLC0415
 
+    config = params.base_model
     chosen: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     tokenizer = load_tokenizer(config.name, **chosen)
     require_chat(tokenizer, f"base_model.name = {config.name!r}")
     model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if params.common.item_tokens:
+        catalog = Catalog.read(paths.catalog)
+        likes = Likes.of(read_rows(paths.split("train")), catalog)
+        logger.info("%d item tokens", add_item_tokens(model, tokenizer, catalog, likes.matrix))
     write_model(model, tokenizer, paths.model("base"))
     write_plot(paths.plot("base_model"), [{"step": 0, "loss": float("nan")}])
 
@@ -117,7 +125,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     if params.base_model.name == "embedded":
         _make_embedded(params, paths, record)
     else:
-        _copy_pretrained(params.base_model, paths)
+        _copy_pretrained(params, paths)
     trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     if params.rank_grpo.constrained and params.rank_grpo.start == "sft":  # that stage comes hours later

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import PrinterCallback
 
@@ -12,16 +13,18 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
-from convrec.generation.model_folders import check_model
+from convrec.generation.item_tokens import write_with_new_items
+from convrec.generation.line_tokens import keep_up
+from convrec.generation.model_folders import check_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.trie import catalog_trie
-from convrec.project.code import code_digest, stage_code
+from convrec.project.code import code_digest, fingerprint, stage_code
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
-from convrec.project.paths import Paths
+from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
 from convrec.training.arguments import shared_arguments, unnumber_cpu
@@ -136,8 +139,9 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
     trust = params.base_model.trust_remote_code
-    for model in filter(None, (start, config.rewards.model)):
-        load_config(model, trust_remote_code=trust)
+    model_config = load_config(start, trust_remote_code=trust)
+    if config.rewards.model:
+        load_config(config.rewards.model, trust_remote_code=trust)
     tokenizer = load_tokenizer(start, trust_remote_code=trust)
     require_chat(tokenizer, f"rank_grpo.start = {config.start!r}")
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
@@ -167,7 +171,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
                 for reward in rewards
             ],
             callbacks=[history],
-            peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
+            peft_config=lora_config(model_config, tokenizer, **config.lora.model_dump()) if config.lora else None,
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     measure = make_measure(
@@ -225,7 +229,22 @@ def find_start(params: Params, paths: Paths) -> str:
     else:
         model = start
     logger.info("starting from the weights of %s, with a new optimizer and schedule, at step 0", start)
-    return model
+    return _with_new_items(model, paths.catalog, params.base_model.trust_remote_code)
+
+
+def _with_new_items(model: str, catalog_file: Path, trust_remote_code: bool) -> str:
+    """Return the model, or the folder of a copy with tokens for items of the catalog that are new to it."""
+    catalog = Catalog.read(catalog_file)
+    if not keep_up(load_tokenizer(model, trust_remote_code=trust_remote_code), catalog):
+        return model
+    files = model_files(Path(model)) if Path(model).is_dir() else []
+    folder = CHECKPOINTS / "starts" / fingerprint({"model": model}, [*files, catalog_file])
+    with PartialState().main_process_first():
+        if not folder.is_dir():
+            new = folder.with_suffix(".partial")
+            write_with_new_items(model, new, catalog, trust_remote_code)
+            new.rename(folder)
+    return str(folder)
 
 
 def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) -> Path:

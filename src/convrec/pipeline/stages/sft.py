@@ -61,8 +61,10 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
     held_out = read_rows(paths.demonstration("validation"))[: config.validation_prompts]
     validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
+    # bfloat16 loses small updates
+    model = load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32)
     saved = train_sft(
-        load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32),  # bfloat16 loses small updates
+        model,
         tokenizer,
         Dataset.from_list(rows),
         folder,
@@ -74,7 +76,7 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
         validation=validation,
-        peft_config=lora_config(**config.lora.model_dump()) if config.lora else None,
+        peft_config=lora_config(model.config, tokenizer, **config.lora.model_dump()) if config.lora else None,
         **config.model_dump(include=set(Optimization.model_fields)),
     )
     return saved, tokenizer

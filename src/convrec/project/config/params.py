@@ -49,6 +49,7 @@ class Common(Section):
     max_prompt_length: int = Field(ge=LEAST_PROMPT, le=1_000_000)
     repetition_penalty: float = Field(ge=1, le=10)
     recommend_seen: bool
+    item_tokens: bool
     device: Literal["auto", "cpu", "cuda"]
 
     @property
@@ -186,7 +187,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":
-        needed = LEAST_PROMPT + 2 * self.common.list_length  # a line is two tokens or more
+        needed = LEAST_PROMPT + self.common.list_length + 1  # a line is a token or more
         if self.sft.max_length < needed:
             raise ValueError(f"sft.max_length = {self.sft.max_length} has no room for a list; give {needed} or more")
         return self

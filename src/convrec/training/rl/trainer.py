@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 
 from convrec.generation.finite import FiniteTrainer
+from convrec.generation.line_tokens import item_tokens
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
 from convrec.training.rl.batches import micro_batches, trim_padding
@@ -83,6 +84,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
             logger.info("dropout is disabled in reinforcement learning: %s", rates)
+        self._has_item_tokens = bool(item_tokens(self._tokenizer))
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
         self._newline_counts = torch.nn.functional.pad(counts, (0, max(0, unnamed)))
@@ -293,9 +295,9 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         start = self.accelerator.process_index * len(inputs)
         advantages = self._rank_advantages(num_generations)[start : start + len(inputs)]
         is_public = args.algorithm == "rank_grpo_public"  # it counts a newline before EOS as an item
-        ranks = by_newlines if is_public else ranks
+        ranks = by_newlines if is_public and not self._has_item_tokens else ranks
         ends = list_ends(ranks, is_eos, args.num_ranks, args.early_eos_penalty, args.exact_eos_reward)
-        eos = is_eos & (ranks < args.num_ranks) & (is_public | (ends != 0)[:, None])
+        eos = is_eos & (ranks < args.num_ranks) & (is_public | self._has_item_tokens | (ends != 0)[:, None])
         return {**batch, "advantages": advantages, "ranks": ranks, "eos": eos, "eos_advantages": ends}
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:

@@ -1,0 +1,144 @@
+"""Item tokens: their rows, new items of a model that is trained, and adapters beside them."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+from scipy import sparse
+
+from convrec.data.catalog import Catalog, Item
+from convrec.generation.constraint import ConstraintState
+from convrec.generation.export import export_model, lora_config
+from convrec.generation.item_tokens import add_item_tokens, co_occurrence_vectors
+from convrec.generation.line_tokens import completion_tokens, item_token, item_tokens
+from convrec.generation.model_folders import standalone
+from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.trie import ListRequest, catalog_trie
+from convrec.training.embedded import make_model
+from tests.generation.small import save, sizes
+from tests.generation.vocabularies import TOKENIZERS
+
+KINDS = pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "embedded", "spanning"])
+GENRES = ("space, horror", "crime, heist", "romance, dance")
+FILMS = Catalog([Item(f"Film {n}", 1950 + n, {"genres": GENRES[n % 3]}) for n in range(60)])
+WIDE = {"hidden_size": 48, "intermediate_size": 16, "layers": 1}
+
+
+def _made(kind: str = "byte_level", tied: bool = True, catalog: Catalog = FILMS, **options):
+    tokenizer = copy.deepcopy(TOKENIZERS[kind]())
+    model = make_model(tokenizer, **sizes(**WIDE), seed=0)
+    if not tied:
+        model.config.tie_word_embeddings = False
+        torch.manual_seed(1)
+        head = torch.nn.Linear(48, len(tokenizer), bias=False)
+        torch.nn.init.normal_(head.weight, 1.0, 2.0)
+        model.lm_head = head
+    add_item_tokens(model, tokenizer, catalog, **options)
+    return model.eval(), tokenizer
+
+
+@KINDS
+def test_a_list_is_a_token_an_item_and_the_end(kind):
+    _, tokenizer = _made(kind)
+    tokens = completion_tokens("\n".join(map(str, FILMS.items[:20])), tokenizer, "a prompt: ")
+    assert tokens == [*(item_token(str(item), tokenizer) for item in FILMS.items[:20]), tokenizer.eos_token_id]
+    assert tokenizer.decode(tokens[:-1]) == "".join(f"{item}\n" for item in FILMS.items[:20])
+    assert catalog_trie(FILMS, tokenizer).longest(20) == 21
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_rows_start_at_the_usual_distance_near_items_of_the_same_text(tied):
+    before = make_model(TOKENIZERS["byte_level"](), **sizes(**WIDE), seed=0).get_input_embeddings().weight
+    model, tokenizer = _made(tied=tied)
+    ids = list(item_tokens(tokenizer).values())
+    assert torch.equal(model.get_input_embeddings().weight[: len(before)], before)
+    for embeddings in (model.get_input_embeddings(), model.get_output_embeddings()):
+        old = embeddings.weight[: len(before)]
+        moved = embeddings.weight[ids] - old.mean(0)
+        usual = (old - old.mean(0)).norm(dim=1).median()
+        torch.testing.assert_close(moved.norm(dim=1), usual.expand(60), rtol=1e-3, atol=1e-4)
+        near = torch.nn.functional.cosine_similarity(moved[:, None], moved[None], dim=2)
+        same = torch.tensor([[a % 3 == b % 3 for a in range(60)] for b in range(60)])
+        assert near[same & ~torch.eye(60, dtype=bool)].mean() > near[~same].mean() + 0.3
+
+
+@pytest.mark.parametrize("people", [1, 30])
+def test_products_of_co_occurrence_vectors_are_those_of_the_best_approximation_of_the_cosines(people):
+    likes = np.random.default_rng(0).random((people, 12)) < 0.4
+    likes[:, 3] = False  # nobody liked it
+    found = co_occurrence_vectors(sparse.csr_array(likes.astype(np.float32)), 8)
+    if people == 1:  # no two likes to compare
+        assert not found.any()
+        return
+    columns = likes / np.maximum(np.linalg.norm(likes, axis=0), 1)
+    _, values, right = np.linalg.svd(columns)
+    np.testing.assert_allclose(found @ found.T, (right[:8].T * values[:8] ** 2) @ right[:8], atol=1e-5)
+    assert not found[3].round(9).any()
+
+
+def test_likes_bring_items_together_that_texts_do_not():
+    films = Catalog([Item(f"Film {n}", 1950 + n, {"genres": GENRES[n % 3]}) for n in range(8)])
+    likes = np.zeros((40, 8), np.float32)
+    likes[:20, [0, 1]] = likes[20:, [2, 3]] = 1
+    near = []
+    for given in (None, sparse.csr_array(likes)):
+        model, tokenizer = _made(catalog=films, likes=given)
+        rows = model.get_input_embeddings().weight.detach()[list(item_tokens(tokenizer).values())]
+        near.append(float(torch.nn.functional.cosine_similarity(rows[0], rows[1], dim=0)))
+    assert near[1] > near[0] + 0.2
+
+
+def _log_probs(model, tokenizer, catalog: Catalog) -> dict[str, float]:
+    """Return the log-probability of each first item, under the constraint."""
+    trie = catalog_trie(catalog, tokenizer)
+    ids = torch.tensor([tokenizer("a space film please").input_ids])
+    with torch.no_grad():
+        scores = model(ids).logits[:, -1].float()
+    logs = ConstraintState(trie, [ListRequest(5)], scores.shape[1]).mask_(scores).log_softmax(1)[0]
+    return {str(item): float(logs[item_token(str(item), tokenizer)]) for item in catalog.items}
+
+
+def test_another_catalog_changes_nothing_but_its_new_and_its_lost_items(tmp_path):
+    """500 items are new and 300 are gone: the others' probabilities keep their ratios."""
+    old = Catalog([Item(f"Film {n}", 1900, {"genres": GENRES[n % 3]}) for n in range(1000)])
+    new = Catalog([*old.items[300:], *(Item(f"Work {n}", 2025, {"genres": GENRES[n % 3]}) for n in range(500))])
+    model, tokenizer = _made(catalog=old)
+    folder = save(tmp_path / "model", model, tokenizer)
+    with standalone(folder, old) as same:
+        assert same == folder
+    with standalone(folder, new) as copied:
+        assert copied != folder
+        later, its_tokenizer = load_model(copied), load_tokenizer(copied)
+        before, after = model.get_input_embeddings().weight, later.get_input_embeddings().weight
+        assert len(after) == len(before) + 500 and torch.equal(after[: len(before)], before)
+        was, now = _log_probs(model, tokenizer, old), _log_probs(later.eval(), its_tokenizer, new)
+        shift = now["Film 500 (1900)"] - was["Film 500 (1900)"]
+        kept = [str(item) for item in old.items[300:]]
+        np.testing.assert_allclose([now[line] - was[line] for line in kept], shift, atol=1e-4)
+        fresh = [now[f"Work {n} (2025)"] for n in range(500)]
+        assert min(now[line] for line in kept) < min(fresh) and max(fresh) > np.quantile(list(now.values()), 0.9)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_adapters_train_the_rows_of_items_alone(tied, tmp_path):
+    model, tokenizer = _made(tied=tied)
+    base = save(tmp_path / "base", model, tokenizer)
+    adapted = get_peft_model(load_model(base), lora_config(model.config, tokenizer, 2, 4, 0.0))
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    ids = torch.tensor([completion_tokens("\n".join(map(str, FILMS.items[:5])), tokenizer, "")])
+    adapted(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    adapted.save_pretrained(tmp_path / "saved")
+    export_model(tmp_path / "saved", base, tokenizer, tmp_path / "out", 1.0)
+    written = load_model(tmp_path / "out").eval()
+    torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+    first = min(item_tokens(tokenizer).values())
+    for old, new in (
+        (model.get_input_embeddings().weight, written.get_input_embeddings().weight),
+        (model.get_output_embeddings().weight, written.get_output_embeddings().weight),
+    ):
+        changed = (old != new).any(1).nonzero().flatten().tolist()
+        assert changed and min(changed) >= first
+    assert isinstance(PeftModel.from_pretrained(load_model(base), str(tmp_path / "saved")), PeftModel)
