@@ -75,6 +75,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "evaluate.max_completion_length": 32,
     },
     "text": {
+        "common.item_tokens": False,
         "rank_grpo.max_steps": 60,
         "rank_grpo.per_device_train_batch_size": 64,
         "rank_grpo.gradient_accumulation_steps": 2,

@@ -36,7 +36,7 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
     monkeypatch.chdir(ROOT)
     titles = _write_log(tmp_path / "log")
     write_model(tmp_path / "model", ["\n".join(titles), "Recommend movies. User: Assistant:"] * 3)
-    out, cases = tmp_path / "out", ["movielens-text"]
+    out, cases = tmp_path / "out", ["movielens-items", "movielens-text"]
     command = ["--out", str(out), "--model", str(tmp_path / "model"), "--movielens", str(tmp_path / "log"), "--smoke"]
     command += ["--set", "base_model.dtype=float32", "--cases", *cases]
     pretrained.main([*command, "--skip", "alone", "alone_lists"])
@@ -46,6 +46,8 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
         assert list(found["seconds"]) == parts
         assert found["rank_grpo_training"]["steps"] == 2 and found["sft_unguided_test"]["rows"] > 0
         assert found["sft_unguided_test"]["in_catalog"] == 1
+    tokens = [json.loads((out / case / "result.json").read_text())["rank_grpo_training"] for case in cases]
+    assert tokens[0]["tokens_per_list"] == 21 < tokens[1]["tokens_per_list"]
     text = capsys.readouterr().out
     assert text == (out / "tables.md").read_text()
     assert text.count("| text: sft unguided |") == 1 and text.count("| item-kNN |") == 1 and "sft, s" in text
