@@ -41,6 +41,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROFILES = {"redial": "redial", "movielens": "movielens-100k"}
 KINDS = ("items", "text", "embedded")
 CASES = [f"{data}-{kind}" for kind in KINDS for data in PROFILES]
+MODELS = ("base", "sft", "rank_grpo", "alone")
 LIKES = {"0": (0, 1), "1 to 4": (1, 5), "5 to 19": (5, 20), "20 or more": (20, np.inf)}  # of an item, in training
 RARE = 5  # likes
 SEED, SAMPLES = 17, 2000  # of intervals
@@ -315,12 +316,17 @@ def _keep(evaluation: Any, texts: Mapping[str, str], scores: pd.DataFrame, syste
 def report(out: Path) -> str:
     """Return the tables of what is below `out`; write them to `tables.md`, with all figures to `pretrained.json`."""
     found = {path.parent.name: read_json(path) for path in sorted(out.glob("*/result.json"))}
+    order = [*BASELINES, *(f"{model}_{end}" for model in MODELS for end in ("unguided", "guided"))]
+
+    def place(path: Path) -> int:
+        return order.index(path.stem.removesuffix(".hits"))
+
     tables = []
     for data in PROFILES:
         scores = {
             (case, path.stem): path
             for case in (data, *(f"{data}-{kind}" for kind in KINDS))
-            for path in sorted((out / case / "scores" / "test").glob("*.parquet"))
+            for path in sorted((out / case / "scores" / "test").glob("*.parquet"), key=place)
             if not path.stem.endswith(".hits")
         }
         if scores:
@@ -370,10 +376,10 @@ def _gains(data: str, scores: Mapping[tuple[str, str], Path], found: Mapping[str
     best = max(known, key=lambda name: known[name])
     for kind in KINDS:
         case = f"{data}-{kind}"
-        pairs += [((case, f"{own}_guided"), (case, f"{own}_unguided")) for own in ("sft", "rank_grpo", "alone")]
+        pairs += [((case, f"{own}_guided"), (case, f"{own}_unguided")) for own in MODELS]
         for end in ("guided", "unguided"):
             pairs += [((case, f"{own}_{end}"), (case, f"sft_{end}")) for own in ("rank_grpo", "alone")]
-            own = [f"{model}_{end}" for model in ("sft", "rank_grpo", "alone")]
+            own = [f"{model}_{end}" for model in MODELS[1:]]
             pairs += [((case, system), (data, best)) for system in own]
             others = [f"{data}-{other}" for other in ("text", "embedded") if kind == "items" or other != "text"]
             pairs += [((case, system), (other, system)) for other in others if other != case for system in own]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -29,6 +30,14 @@ def _write_log(folder, users=60, items=80):
             for place, item in enumerate(rng.permutation(items)[:30]):
                 writer.writerow((user, item, 5 if item % 2 == user % 2 else 3, 874_724_710 + 1000 * place))
     return titles
+
+
+@pytest.mark.parametrize("case", pretrained.CASES)
+def test_the_parameters_of_a_case_are_allowed(case, tmp_path):
+    options = Namespace(redial=tmp_path, movielens=tmp_path, model=tmp_path, smoke=False, set=["common.seed=18"])
+    params = pretrained.case_params(case, options)
+    assert params.common.seed == 18 and params.sft.lists == "adjust"
+    assert case.endswith("-embedded") or params.common.item_tokens == case.endswith("-items")
 
 
 @pytest.mark.nightly
