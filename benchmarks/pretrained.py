@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES[:4])
     parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
     parser.add_argument("--skip", nargs="+", default=[], help="parts, such as alone and base_lists")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further parameters of all cases")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="of all cases")
     parser.add_argument("--smoke", action="store_true", help="a few rows and steps")
     parser.add_argument("--tables", action="store_true", help="only the tables of what is there")
     parser.add_argument("--only", choices=[*PROFILES, *CASES], help=argparse.SUPPRESS)  # the process of one case
