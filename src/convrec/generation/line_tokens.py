@@ -62,6 +62,11 @@ def item_tokens(tokenizer: Any) -> dict[str, int]:
     return {text[:-1]: token for token, text in written.items() if text.endswith("\n") and not text[0].isspace()}
 
 
+def closed(text: str, tokenizer: Any) -> str:
+    """Return a list as a model writes it: with a final newline if its last line is an item token."""
+    return text if item_token(text.rpartition("\n")[2], tokenizer) is None else f"{text}\n"
+
+
 def add_tokens(tokenizer: Any, lines: Sequence[str]) -> list[int]:
     """Add an item token for each line that has none; return the indices of these lines."""
     new = [index for index, line in enumerate(lines) if item_token(line, tokenizer) is None]
@@ -79,7 +84,7 @@ def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:
 
     Where a token spans the border to the context, they are those of the text alone, as in the constraint.
     """
-    text = f"{text}\n" if item_token(text.rpartition("\n")[2], tokenizer) is not None else text
+    text = closed(text, tokenizer)
     start, end = len(context), len(context) + len(text)
     (encoding,) = _encode(tokenizer, [context + text])
     (own,) = _pieces(encoding, [start, end])

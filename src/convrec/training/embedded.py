@@ -70,8 +70,10 @@ def share_title_vectors(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerF
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
-    """Return one text for each item: its line in a list, and its metadata."""
-    return [f"{item}\n{'; '.join(_values(item))}" for item in catalog.items]
+    """Return two texts for each item: its line in a list and then its title, year and metadata, and the reverse."""
+    words = ["; ".join([item.title, *_year(item), *_values(item)]) for item in catalog.items]
+    pairs = list(zip(catalog.items, words, strict=True))
+    return [f"{item}\n{text}" for item, text in pairs] + [f"{text}\n{item}" for item, text in pairs]
 
 
 def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -> list[str]:
@@ -110,6 +112,10 @@ def page_budget(num_items: int) -> int:
 
 def _decade(item: Item) -> list[str]:
     return [] if item.year is None else [f"{item.year // 10 * 10}s"]
+
+
+def _year(item: Item) -> list[str]:
+    return [] if item.year is None else [str(item.year)]
 
 
 def _values(item: Item) -> list[str]:

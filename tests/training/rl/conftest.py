@@ -12,6 +12,12 @@ def tiny_model(tmp_path_factory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
+@pytest.fixture(scope="session")
+def item_model(tmp_path_factory) -> Path:
+    """The folder of the tiny model with item tokens."""
+    return make_tiny_model(tmp_path_factory.mktemp("tiny") / "items", has_item_tokens=True)
+
+
 @pytest.fixture
 def make(tiny_model, tmp_path):
     """Makes trainers of the tiny model, each in a folder of its own unless one is named."""

@@ -15,6 +15,7 @@ from convrec.training.embedded import END
 from convrec.training.rl import logprobs
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.preference_trainer import PreferenceTrainer
 from tests.generation.vocabularies import by_item
 from tests.training.rl.tiny import (
     CATALOG,
@@ -23,6 +24,7 @@ from tests.training.rl.tiny import (
     make_constraint,
     score_again,
     series,
+    tiny_trainer,
     varied_rows,
     weights,
 )
@@ -49,6 +51,29 @@ def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options)
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
         assert set(series(trainer, f"lists/{name}")) == {value}, name
     assert all(0 < value < torch.tensor(4.0 * 3).log() for value in series(trainer, "entropy"))
+
+
+@pytest.mark.parametrize("algorithm", ["rank_grpo", "rank_grpo_public"])
+@pytest.mark.parametrize("is_constrained", [True, False])
+def test_lists_of_item_tokens_have_a_token_a_rank(item_model, tmp_path, algorithm, is_constrained):
+    constraint = make_constraint(item_model) if is_constrained else None
+    options = {"rows": varied_rows(), "constraint": constraint, "algorithm": algorithm}
+    trainer = tiny_trainer(item_model, tmp_path / "out", 2, **options)
+    rollouts = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
+    if is_constrained:
+        assert rollouts["ranks"].tolist() == [[0, 1, 1]] * 8 and rollouts["eos"].tolist() == [[False, False, True]] * 8
+    trainer.train()
+    if is_constrained:
+        for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("early_stop", 0), ("overflow", 0)):
+            assert set(series(trainer, f"lists/{name}")) == {value}, name
+
+
+def test_preferences_between_lists_of_item_tokens(item_model, tmp_path):
+    constraint = make_constraint(item_model)
+    options = {"rows": varied_rows(), "constraint": constraint, "kind": PreferenceTrainer}
+    trainer = tiny_trainer(item_model, tmp_path / "out", 2, **options)
+    trainer.train()
+    assert set(series(trainer, "lists/in_catalog")) == {1}
 
 
 def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):

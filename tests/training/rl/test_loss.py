@@ -114,6 +114,29 @@ def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed, i
     assert all(math.isfinite(value) for value in found.metrics.values())
 
 
+@given(st.integers(0, 10_000))
+@settings(max_examples=30)
+def test_with_a_token_an_item_the_loss_is_that_of_tokens_with_the_advantages_of_their_ranks(seed):
+    """The plain loop; the end, a unit of its own with advantage 0, adds nothing but its part of the KL."""
+    generator = torch.Generator().manual_seed(seed)
+    logps, old, reference = -torch.rand(3, 4, NUM_RANKS + 1, generator=generator, dtype=torch.float64)
+    advantages = 2 * torch.rand(4, NUM_RANKS, generator=generator, dtype=torch.float64) - 1
+    total = 0.0
+    for i in range(4):
+        for t in range(NUM_RANKS + 1):
+            ratio, gap = math.exp(logps[i, t] - old[i, t]), float(reference[i, t] - logps[i, t])
+            advantage = float(advantages[i, t]) if t < NUM_RANKS else 0.0
+            clipped = min(max(ratio, 1 - CLIP["epsilon_low"]), 1 + CLIP["epsilon_high"])
+            total += -min(ratio * advantage, clipped * advantage) + 0.3 * (math.exp(gap) - gap - 1)
+    ranks = torch.arange(NUM_RANKS + 1).clamp(max=NUM_RANKS - 1).expand(4, -1)
+    eos = torch.arange(NUM_RANKS + 1).expand(4, -1) == NUM_RANKS
+    batch = {"logps": logps, "old_logps": old, "advantages": advantages, "ranks": ranks, "mask": torch.ones(4, 4)}
+    ends = {"eos": eos, "eos_advantages": torch.zeros(4, dtype=torch.float64)}
+    for level in ("rank", "token"):
+        found = rank_grpo_loss(**batch, **CLIP, **ends, level=level, ref_logps=reference, beta=0.3)
+        assert float(found.loss) == pytest.approx(total / (4 * NUM_RANKS), rel=1e-9)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_gradients_are_right(level, aggregation):

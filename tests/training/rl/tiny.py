@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import catalog_trie
 from convrec.training.arguments import unnumber_cpu
@@ -36,11 +37,14 @@ SIZES = sizes()
 ASKED = "a film please"
 
 
-def make_tiny_model(folder: Path) -> Path:
+def make_tiny_model(folder: Path, has_item_tokens: bool = False) -> Path:
     """Write a model that answers with two catalog lines at random, and return its folder."""
     tokenizer = train_tokenizer(["\n".join(LINES), ASKED] * 20, CATALOG.items, 300)
     model = make_model(tokenizer, **SIZES, seed=0)
-    pairs = [f"{one}\n{two}{END}" for one in LINES for two in LINES]
+    if has_item_tokens:
+        add_item_tokens(model, tokenizer, CATALOG)
+    end = f"\n{END}" if has_item_tokens else END
+    pairs = [f"{one}\n{two}{end}" for one in LINES for two in LINES]
     batch = tokenizer([f"<|user|>{ASKED}<|assistant|>{p}" for p in pairs], padding=True, return_tensors="pt")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)

@@ -11,6 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
 from convrec.generation.item_tokens import add_item_tokens
+from convrec.generation.line_tokens import closed
 from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie
@@ -51,15 +52,13 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
     if common.item_tokens:
-        likes = Likes.of(read_rows(paths.split("train")), catalog).matrix if config.co_occurrence else None
-        add_item_tokens(model, tokenizer, catalog, likes)
+        add_item_tokens(model, tokenizer, catalog, Likes.of(read_rows(paths.split("train")), catalog).matrix)
         share_title_vectors(model, tokenizer, catalog.items)
     num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
     pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
-    end = f"\n{END}" if common.item_tokens else END
-    texts = [*talks, *(card + END for card in cards), *(page + end for page in pages)]
+    texts = talks + [closed(text, tokenizer) + END for text in cards + pages]
     named = common.model_dump(include={"seed", "list_length", "item_tokens"})
     shared = {"instruction": common.prompt_instruction, **named}
     parameters = {**config.model_dump(), **shared}
