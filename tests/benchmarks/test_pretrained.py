@@ -46,7 +46,7 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
     monkeypatch.chdir(ROOT)
     titles = _write_log(tmp_path / "log")
     write_model(tmp_path / "model", ["\n".join(titles), "Recommend movies. User: Assistant:"] * 3)
-    out, cases = tmp_path / "out", ["movielens-items", "movielens-text"]
+    out, cases = tmp_path / "out", ["movielens-items", "movielens-text", "movielens-embedded"]
     command = ["--out", str(out), "--model", str(tmp_path / "model"), "--movielens", str(tmp_path / "log"), "--smoke"]
     command += ["--set", "base_model.dtype=float32", "--cases", *cases]
     pretrained.main([*command, "--skip", "alone", "alone_lists"])
