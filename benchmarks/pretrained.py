@@ -1,0 +1,422 @@
+"""A pretrained language model on ReDial and MovieLens 100k: SFT, guidance and Rank-GRPO, and their lists.
+
+    python -m benchmarks.pretrained --model FOLDER --redial FOLDER --movielens FOLDER   # one GPU
+    python -m benchmarks.pretrained --model FOLDER --smoke ...                          # few rows and steps, on a CPU
+
+FOLDER of `--model` is a Hugging Face model, such as SmolLM2-135M-Instruct. Each case is a data set with titles as text
+or as item tokens, or with the embedded model of its profile. Its parts are the stages of the pipeline, in one process
+and without MLflow, and the lists of each model, guided and unguided, on the first validation prompts and on all of
+test. `--jobs` cases run at the same time, in the given order.
+
+Everything is written below `--out`: a project for each case, its log, and `CASE/result.json` after each part. What is
+there is not repeated: a part that was interrupted runs again, and a training goes on from its last checkpoint. With
+`--tables`, nothing runs: the tables and `pretrained.json` are made of what is there.
+"""
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from convrec.evaluation.comparison import mean_intervals, paired_interval
+from convrec.evaluation.headline import bounds
+from convrec.evaluation.systems import BASELINES
+from convrec.project.config.params import Params, parse_params
+from convrec.project.config.profiles import compose
+from convrec.project.machine import limit_threads
+from convrec.project.paths import Paths
+from convrec.project.results import read_json, write_json
+from convrec.project.table import TextTable
+
+ROOT = Path(__file__).resolve().parent.parent
+PROFILES = {"redial": "redial", "movielens": "movielens-100k"}
+KINDS = ("items", "text", "embedded")
+CASES = [f"{data}-{kind}" for kind in KINDS for data in PROFILES]
+MODELS = ("base", "sft", "rank_grpo", "alone")
+LIKES = {"0": (0, 1), "1 to 4": (1, 5), "5 to 19": (5, 20), "20 or more": (20, np.inf)}  # of an item, in training
+RARE = 5  # likes
+SEED, SAMPLES = 17, 2000  # of intervals
+
+# A model of 135 million weights, in bfloat16 with float32 masters; four cases share a GPU of 80 GB.
+PRETRAINED = {
+    "common.max_prompt_length": 512,
+    "common.repetition_penalty": 1.0,
+    "base_model.dtype": "bfloat16",
+    "sft.num_train_epochs": 2,
+    "sft.max_length": 960,
+    "sft.learning_rate": 3e-4,
+    "sft.per_device_train_batch_size": 32,
+    "sft.save_steps": 1000,
+    "sft.save_total_limit": 2,
+    "rank_grpo.num_generations": 8,
+    "rank_grpo.learning_rate": 3e-5,
+    "rank_grpo.save_total_limit": 2,
+    "rank_grpo.validation_prompts": 200,
+    "rank_grpo.sample_steps": 1000,
+    "evaluate.batch_size": 384,
+}
+OF_KIND: dict[str, dict[str, Any]] = {
+    "items": {
+        "common.item_tokens": True,
+        "sft.num_train_epochs": 3,  # of fewer tokens, and new rows to learn
+        "rank_grpo.max_steps": 100,
+        "rank_grpo.per_device_train_batch_size": 256,
+        "rank_grpo.max_completion_length": 32,
+        "rank_grpo.validation_steps": 25,
+        "rank_grpo.save_steps": 50,
+        "evaluate.max_completion_length": 32,
+    },
+    "text": {
+        "common.item_tokens": False,
+        "rank_grpo.max_steps": 60,
+        "rank_grpo.per_device_train_batch_size": 64,
+        "rank_grpo.gradient_accumulation_steps": 2,
+        "rank_grpo.max_completion_length": 448,
+        "rank_grpo.validation_steps": 20,
+        "rank_grpo.save_steps": 20,
+        "evaluate.max_completion_length": 448,
+    },
+    "embedded": {},
+}
+SMOKE = {
+    "guidance.fit_prompts": 8,
+    "sft.num_train_epochs": 1,
+    "sft.validation_prompts": 4,
+    "sft.checkpoint_step": 2,
+    "sft.per_device_train_batch_size": 2,
+    "sft.logging_steps": 1,
+    "rank_grpo.max_steps": 2,
+    "rank_grpo.per_device_train_batch_size": 4,
+    "rank_grpo.num_generations": 2,
+    "rank_grpo.gradient_accumulation_steps": 1,
+    "rank_grpo.validation_steps": 2,
+    "rank_grpo.validation_prompts": 4,
+    "rank_grpo.save_steps": 2,
+    "evaluate.batch_size": 8,
+    "evaluate.max_prompts": 8,
+    "evaluate.bootstrap_samples": 100,
+}
+Found = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the cases and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs", "pretrained"))
+    parser.add_argument("--model", type=Path)
+    for data in PROFILES:
+        parser.add_argument(f"--{data}", type=Path, default=Path("data", "raw", PROFILES[data]))
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES[:4])
+    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
+    parser.add_argument("--skip", nargs="+", default=[], help="parts, such as alone and base_lists")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="of all cases")
+    parser.add_argument("--smoke", action="store_true", help="a few rows and steps")
+    parser.add_argument("--tables", action="store_true", help="only the tables of what is there")
+    parser.add_argument("--only", choices=[*PROFILES, *CASES], help=argparse.SUPPRESS)  # the process of one case
+    options = parser.parse_args(arguments)
+    for name in ("out", "model", *PROFILES):
+        if (path := getattr(options, name)) is not None:
+            setattr(options, name, path.resolve())
+    if options.only:
+        return run_case(options.only, options)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    def start(case: str) -> int:
+        with (options.out / f"{case}.log").open("a") as log:
+            command = [sys.executable, "-m", "benchmarks.pretrained", *given, "--only", case]
+            return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+
+    failed = []
+    if not options.tables:
+        for case in options.cases:
+            case_params(case, options)  # an error ends this process, not one in the background
+        for cases in (list(dict.fromkeys(case.split("-")[0] for case in options.cases)), options.cases):
+            with ThreadPoolExecutor(options.jobs) as pool:
+                failed += [case for case, code in zip(cases, pool.map(start, cases), strict=True) if code]
+            if failed:
+                break
+    sys.stdout.write(report(options.out))
+    if failed:
+        sys.exit(f"{', '.join(failed)}: see {', '.join(str(options.out / case) + '.log' for case in failed)}")
+    return None
+
+
+def case_params(case: str, options: argparse.Namespace) -> Params:
+    """Return the parameters of a case, or of a data set alone: its profile, with the settings of its kind."""
+    data, _, kind = case.partition("-")
+    settings: Found = {"data.path": str(getattr(options, data))}
+    if kind in ("items", "text"):
+        settings |= {"base_model.name": str(options.model), **PRETRAINED}
+    settings |= OF_KIND.get(kind, {}) | (SMOKE if options.smoke and kind else {})
+    given = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    return parse_params(compose(PROFILES[data], given + options.set, ROOT / "profiles"), case)
+
+
+def run_case(case: str, options: argparse.Namespace) -> None:
+    """Run the parts of a case that have no result yet, in its folder; write the results after each."""
+    limit_threads()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("convrec").setLevel(logging.INFO)
+    import torch  # noqa: PLC0415  (after the threads are limited)
+
+    from convrec.project.device import release_memory  # noqa: PLC0415
+
+    params, (data, _, kind) = case_params(case, options), case.partition("-")
+    folder = options.out / case
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    for name in ("configs", "prompts"):
+        _link(Path(name), ROOT / name)
+    if kind:
+        _link(Path("data"), Path("..", data, "data"))
+    file, on_gpu = Path("result.json"), torch.cuda.is_available()
+    found = read_json(file) if file.is_file() else {"case": case, "seconds": {}, "peak_gib": {}}
+    found["device"] = torch.cuda.get_device_name() if on_gpu else "cpu"
+    for name, part in _parts(params, kind).items():
+        if name in found["seconds"] or name in options.skip:
+            continue
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        began = time.monotonic()
+        found |= part()
+        found["seconds"][name] = time.monotonic() - began
+        if on_gpu:
+            found["peak_gib"][name] = torch.cuda.max_memory_allocated() / 2**30
+        write_json(file, found)
+        release_memory()
+
+
+def _link(path: Path, target: Path) -> None:
+    if not path.exists():
+        path.symlink_to(target)
+
+
+def _parts(params: Params, kind: str) -> dict[str, Callable[[], Found]]:
+    """Return the parts of a case, or of a data set alone, in the order in which they run."""
+    alone = params.model_copy(update={"rank_grpo": params.rank_grpo.model_copy(update={"guided": False})})
+
+    def stage(name: str) -> Callable[[], Found]:
+        return lambda: run_stage(name, params)
+
+    if not kind:
+        return {"data": stage("data"), "demonstrations": stage("demonstrations"), "lists": lambda: baselines(params)}
+    return {
+        **{name: stage(name) for name in ("base_model", "sft", "guidance")},
+        "sft_lists": lambda: model_lists(params, "sft"),
+        "rank_grpo": lambda: run_stage("rank_grpo", params) | training_figures(params, "rank_grpo"),
+        "rank_grpo_lists": lambda: model_lists(params, "rank_grpo"),
+        "base_lists": lambda: model_lists(params, "base"),
+        # Rank-GRPO without guidance in its rollouts; its lists can be guided all the same.
+        "alone": lambda: run_stage("rank_grpo", alone) | training_figures(alone, "alone"),
+        "alone_lists": lambda: model_lists(alone, "rank_grpo", "alone"),
+    }
+
+
+def run_stage(name: str, params: Params) -> Found:
+    """Run a stage of the pipeline in the current folder, and return its metrics."""
+    from importlib import import_module  # noqa: PLC0415
+
+    from convrec.registry.tracking import SilentRun  # noqa: PLC0415
+
+    import_module(f"convrec.pipeline.stages.{name}").run(params, Paths(), SilentRun())
+    return {f"{name}_metrics": read_json(Paths().metrics(name))}
+
+
+def training_figures(params: Params, name: str) -> Found:
+    """Return the median seconds of a Rank-GRPO step and its parts, after the first steps, and the tokens of a list."""
+    from convrec.pipeline.stages.rank_grpo import checkpoint_folder  # noqa: PLC0415
+    from convrec.training.callbacks import read_history  # noqa: PLC0415
+
+    history = read_history(checkpoint_folder(params, Paths()) / "history.jsonl")
+    steps = pd.DataFrame([row for row in history if "reward" in row])
+    validation = {int(r["step"]): r["validation/ndcg_at_20"] for r in history if "validation/ndcg_at_20" in r}
+    times = steps.filter(regex="^seconds/(?!elapsed)").iloc[min(3, len(steps) - 1) :].median()
+    figures: Found = {key.removeprefix("seconds/"): float(value) for key, value in times.items()}
+    figures |= {"step": float(times.sum()), "tokens_per_list": float(steps["completions/mean_length"].mean())}
+    figures |= {"steps": len(steps), "lists_per_step": params.rank_grpo.per_device_train_batch_size}
+    figures["lists_per_step"] *= params.rank_grpo.gradient_accumulation_steps
+    hits = steps["lists/hits"]
+    figures |= {"hits_first_10": float(hits[:10].mean()), "hits_last_10": float(hits[-10:].mean())}
+    return {f"{name}_training": figures | {"validation_by_step": {str(k): v for k, v in validation.items()}}}
+
+
+def model_lists(params: Params, model: str, system: str | None = None) -> Found:
+    """Score a model's constrained lists, unguided and guided; keep the scores, and return their means."""
+    from convrec.classical.guidance import load_guide  # noqa: PLC0415
+    from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
+
+    found: Found = {}
+    for split in ("validation", "test"):
+        asked = params.evaluation()
+        if split == "validation":
+            asked["max_prompts"] = min(params.rank_grpo.validation_prompts, asked["max_prompts"] or np.inf)
+        evaluation = Evaluation.of_split(Paths(), split, **asked)
+        guide = load_guide(Paths().guidance, evaluation.catalog)
+        kinds = {"unguided": None} | ({} if guide is None else {"guided": guide(evaluation.prompts)})
+        with evaluation.of_guided(Paths().model(model)) as scored:
+            for kind, weights in kinds.items():
+                began, name = time.monotonic(), f"{system or model}_{kind}"
+                lists = scored(weights)
+                found[f"{name}_{split}_lists_per_second"] = len(lists.texts) / (time.monotonic() - began)
+                found |= _keep(evaluation, lists.texts, lists.scores, name, split)
+    return found
+
+
+def baselines(params: Params) -> Found:
+    """Score the baselines' lists on test; keep the scores, and return their means and their validation NDCG."""
+    from convrec.data.conversations import read_rows  # noqa: PLC0415
+    from convrec.evaluation.baselines import Answers, Options, baseline_lists  # noqa: PLC0415
+    from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
+
+    evaluation = Evaluation.of_split(Paths(), "test", **params.evaluation())
+    splits = [read_rows(Paths().split(name)) for name in ("train", "validation")]
+    options = Options.of(**params.baseline_options())
+    found: Found = {}
+    for name, own in baseline_lists(BASELINES, *splits, evaluation.prompts, evaluation.catalog, options).items():
+        if isinstance(own, Answers):
+            lists = evaluation.of_lists(own.lists)
+            found |= _keep(evaluation, lists.texts, lists.scores, name, "test")
+            found[f"{name}_validation"] = {"ndcg_at_20": own.validation, "settings": own.settings}
+    return found
+
+
+def _keep(evaluation: Any, texts: Mapping[str, str], scores: pd.DataFrame, system: str, split: str) -> Found:
+    """Write the scores of every row, and for every item of the ground truth its likes and whether it is in the list."""
+    from convrec.data.conversations import person_of, read_rows, truths  # noqa: PLC0415
+    from convrec.evaluation.beyond_accuracy import mentions, truth_popularity  # noqa: PLC0415
+
+    rows, catalog = evaluation.rows, evaluation.catalog
+    counts = mentions(read_rows(Paths().split("train")), catalog)
+    items = evaluation.items(texts)
+    hits = [
+        {"prompt_id": row["prompt_id"], "person": person_of(row), "likes": counts[index], "hit": float(index in listed)}
+        for row in rows
+        for listed in [set(items[row["prompt_id"]])]
+        for index in (catalog.find(*truth) for truth in truths(row))
+        if index is not None
+    ]
+    folder = Path("scores", split)
+    folder.mkdir(parents=True, exist_ok=True)
+    scores.assign(likes=truth_popularity(rows, counts, catalog)).to_parquet(folder / f"{system}.parquet")
+    pd.DataFrame(hits).to_parquet(folder / f"{system}.hits.parquet")
+    means = {name: float(scores[name].mean()) for name in ("ndcg_at_20", "recall_at_20", "in_catalog")}
+    return {f"{system}_{split}": {**means, "rows": len(rows)}}
+
+
+def report(out: Path) -> str:
+    """Return the tables of what is below `out`; write them to `tables.md`, with all figures to `pretrained.json`."""
+    found = {path.parent.name: read_json(path) for path in sorted(out.glob("*/result.json"))}
+    order = [*BASELINES, *(f"{model}_{end}" for model in MODELS for end in ("unguided", "guided"))]
+
+    def place(path: Path) -> int:
+        return order.index(path.stem.removesuffix(".hits"))
+
+    tables = []
+    for data in PROFILES:
+        scores = {
+            (case, path.stem): path
+            for case in (data, *(f"{data}-{kind}" for kind in KINDS))
+            for path in sorted((out / case / "scores" / "test").glob("*.parquet"), key=place)
+            if not path.stem.endswith(".hits")
+        }
+        if scores:
+            tables += [_quality(data, scores, found), _gains(data, scores, found)]
+    costs = _costs(found)
+    tables += [costs] if costs.rows else []
+    write_json(out / "pretrained.json", found | {"tables": [table.markdown() for table in tables]})
+    text = "\n".join(table.markdown() for table in tables) + "\n"
+    (out / "tables.md").write_text(text)
+    return text
+
+
+def _quality(data: str, scores: Mapping[tuple[str, str], Path], found: Mapping[str, Found]) -> TextTable:
+    """Return the test scores of every system, on all rows, on rare ground truth, and by likes of the items."""
+    header = ["system", "NDCG@20", "R@20", "validation NDCG@20", f"NDCG@20, fewer than {RARE} likes"]
+    rows = []
+    for (case, system), path in scores.items():
+        table, hits = pd.read_parquet(path), pd.read_parquet(path.with_suffix(".hits.parquet"))
+        validation = found[case].get(f"{system}_validation", {}).get("ndcg_at_20")
+        rare = table[table["likes"] < RARE]
+        cells = [_mean(table, "ndcg_at_20"), f"{table['recall_at_20'].mean():.3f}"]
+        cells += ["" if validation is None else f"{validation:.4f}", _mean(rare, "ndcg_at_20")]
+        parts = [hits[(hits["likes"] >= low) & (hits["likes"] < high)]["hit"] for low, high in LIKES.values()]
+        rows.append([_name(case, system), *cells, *(f"{part.mean():.3f}" if len(part) else "" for part in parts)])
+    few = f"{len(rare)} with fewer than {RARE} training likes of the ground truth"
+    sizes = [f"{name} ({len(part)})" for name, part in zip(LIKES, parts, strict=True)]
+    header += [f"recall of items with {name} likes" for name in sizes]
+    return TextTable(header, rows, f"{data}, test, {len(table)} rows, {few}; constrained lists, 95 % intervals")
+
+
+def _mean(table: pd.DataFrame, metric: str) -> str:
+    if table.empty:
+        return ""
+    interval = mean_intervals(table, [metric], SAMPLES, SEED)[metric]
+    return f"{interval.mean:.4f} {bounds(interval._asdict(), '.3f')}"
+
+
+def _name(case: str, system: str) -> str:
+    kind = case.partition("-")[2]
+    return f"{kind}: {system.replace('_', ' ')}" if kind else BASELINES[system]
+
+
+def _gains(data: str, scores: Mapping[tuple[str, str], Path], found: Mapping[str, Found]) -> TextTable:
+    """Return paired differences of test NDCG@20."""
+    pairs: list[tuple[tuple[str, str], tuple[str, str]]] = []
+    known = {name: found[data].get(f"{name}_validation", {}).get("ndcg_at_20", -1.0) for name in BASELINES}
+    best = max(known, key=lambda name: known[name])
+    for kind in KINDS:
+        case = f"{data}-{kind}"
+        pairs += [((case, f"{own}_guided"), (case, f"{own}_unguided")) for own in MODELS]
+        for end in ("guided", "unguided"):
+            pairs += [((case, f"{own}_{end}"), (case, f"sft_{end}")) for own in ("rank_grpo", "alone")]
+            own = [f"{model}_{end}" for model in MODELS[1:]]
+            pairs += [((case, system), (data, best)) for system in own]
+            others = [f"{data}-{other}" for other in ("text", "embedded") if kind == "items" or other != "text"]
+            pairs += [((case, system), (other, system)) for other in others if other != case for system in own]
+    rows = []
+    for one, other in pairs:
+        if one not in scores or other not in scores:
+            continue
+        tables = [pd.read_parquet(scores[key]) for key in (one, other)]
+        if len(tables[0]) == len(tables[1]):  # `--smoke` takes the first rows
+            gain = paired_interval(*tables, "ndcg_at_20", SAMPLES, SEED)
+            rows.append([_name(*one), _name(*other), f"{gain.mean:+.4f} {bounds(gain._asdict(), '+.4f')}"])
+    return TextTable(["system", "over", "NDCG@20"], rows, f"{data}, test, paired differences", left=2)
+
+
+def _costs(found: Mapping[str, Found]) -> TextTable:
+    """Return the seconds of every part, and the figures of Rank-GRPO's steps."""
+    cases = {case: own for case, own in found.items() if "-" in case}
+    names = list(dict.fromkeys(name for own in cases.values() for name in own["seconds"]))
+    rows = [[f"{name}, s", *_cells(cases, lambda own, name=name: own["seconds"].get(name), ".0f")] for name in names]
+    peaks = [f"{name}, peak GiB" for name in ("sft", "rank_grpo")]
+    for label, name in zip(peaks, ("sft", "rank_grpo"), strict=True):
+        rows.append([label, *_cells(cases, lambda own, name=name: own["peak_gib"].get(name), ".1f")])
+    figures = ("tokens_per_list", "lists_per_step", "steps", "step", "rollout", "reward", "forward", "update")
+    for name in (*figures, "hits_first_10", "hits_last_10"):
+        cells = _cells(cases, lambda own, name=name: own.get("rank_grpo_training", {}).get(name), ".4g")
+        rows.append([f"Rank-GRPO: {name.replace('_', ' ')}", *cells])
+    for name in ("sft_unguided", "sft_guided"):
+        cells = _cells(cases, lambda own, name=name: own.get(f"{name}_test_lists_per_second"), ".1f")
+        rows.append([f"{name.replace('_', ' ')}: lists per second", *cells])
+    devices = ", ".join(sorted({own["device"] for own in cases.values()}))
+    return TextTable(["", *cases], rows if cases else [], f"Cost; seconds of a step are medians; {devices}")
+
+
+def _cells(cases: Mapping[str, Found], value: Callable[[Found], float | None], form: str) -> list[str]:
+    values = (value(own) for own in cases.values())
+    return ["" if number is None else format(number, form) for number in values]
+
+
+if __name__ == "__main__":
+    main()
