@@ -78,18 +78,34 @@ def _fit(known, asked, wanted, num_items, **settings):
     return SasRec(known, asked, positives, **{"factors": 16, "dropout": 0.1, "seed": 5, **settings})
 
 
+SIZE = 9
+CIRCLE = [[(start + sign * n) % SIZE for n in range(6)] for start in range(SIZE) for sign in (1, -1)] * 3
+ASKED, NEXT = [[1, 2, 3], [3, 2, 1], [5, 4], [4, 5]], [4, 0, 3, 6]
+
+
 def test_the_order_of_a_history_decides_what_comes_next(monkeypatch):
     """On a circle of items each has the same neighbours and likes; only the order tells the direction."""
-    monkeypatch.setattr(sasrec, "_MOST_STEPS", 150)
-    monkeypatch.setattr(sasrec, "_CHECK", 30)
-    size = 9
-    known = [[(start + sign * n) % size for n in range(6)] for start in range(size) for sign in (1, -1)] * 3
-    asked = [[1, 2, 3], [3, 2, 1], [5, 4], [4, 5]]
-    model = _fit(known, asked, [4, 0, 3, 6], size)
-    assert model.scores(asked).argmax(axis=1).tolist() == [4, 0, 3, 6]
-    again = _fit(known, asked, [4, 0, 3, 6], size)
-    np.testing.assert_array_equal(model.scores(asked), again.scores(asked))
-    assert not np.array_equal(_fit(known, asked, [4, 0, 3, 6], size, seed=6).scores(asked), model.scores(asked))
+    for name, value in {"_MOST_STEPS": 240, "_CHECK": 40, "_LEARNING_RATE": 5e-3}.items():
+        monkeypatch.setattr(sasrec, name, value)
+    assert _fit(CIRCLE, ASKED, NEXT, SIZE).scores(ASKED).argmax(axis=1).tolist() == NEXT
+
+
+def test_the_seed_decides_the_model_and_the_best_validation_the_weights(monkeypatch):
+    monkeypatch.setattr(sasrec, "_CHECK", 5)
+    losses = []
+    measured = SasRec._loss
+    monkeypatch.setattr(SasRec, "_loss", lambda *own: losses.append(measured(*own)) or losses[-1])
+    monkeypatch.setattr(sasrec, "_LEARNING_RATE", 3e-2)  # soon too far
+    state = torch.get_rng_state()
+    model = _fit(CIRCLE, ASKED, NEXT, SIZE, dropout=0.0)
+    assert torch.equal(torch.get_rng_state(), state), "other draws stay"
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + sasrec._PATIENCE < sasrec._MOST_STEPS // 5
+    positives = sparse.csr_array(np.eye(SIZE, dtype=np.float32)[NEXT])
+    assert measured(model, ASKED, positives) == losses[best]
+    scores = model.scores(ASKED)
+    np.testing.assert_array_equal(_fit(CIRCLE, ASKED, NEXT, SIZE, dropout=0.0).scores(ASKED), scores)
+    assert not np.array_equal(_fit(CIRCLE, ASKED, NEXT, SIZE, dropout=0.0, seed=6).scores(ASKED), scores)
 
 
 def test_what_nobody_liked_comes_last_and_a_prompt_without_items_has_equal_scores(monkeypatch):

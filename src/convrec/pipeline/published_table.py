@@ -22,7 +22,7 @@ from convrec.project.paths import Paths
 from convrec.project.table import TextTable
 from convrec.registry.tracking import flatten
 
-_WIDE = 120  # characters of a table of many metrics
+_WIDE = 140  # characters of a table of many metrics
 _SHORT = {"recall": "R", "ndcg": "N", "hit_rate": "HR"}
 _NAMES = {
     "grpo": "GRPO",

@@ -56,15 +56,14 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
     return Source(items, rows, rows.pop("split"), group="user_id")
 
 
-def _cells(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """Yield the rows of a split: their number from 1, and the cells of `_COLUMNS`."""
+def _cells(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Return the rows of a split: their number from 1, and the cells of `_COLUMNS`."""
     try:
         rows = scan_csv(path).select(pl.col(_COLUMNS).fill_null("").str.strip_chars()).collect()
     except pl.exceptions.PolarsError as error:
         reason = str(error).split("\n")[0][:200]
         raise InputError(f"{path}: not readable as CSV with {', '.join(_COLUMNS)} ({reason})") from None
-    for number, cells in enumerate(rows.iter_rows(), start=1):
-        yield number, *cells
+    return rows.with_row_index(offset=1).iter_rows()
 
 
 def _ids(history: str) -> list[Any]:
