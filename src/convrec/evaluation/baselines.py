@@ -55,7 +55,7 @@ _KNN = {
 }
 _EASE = {"regularization": Axis((100.0, 300.0, 1000.0, 3000.0), 3)}
 _ALS = {"factors": Axis((64,), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
-_SASREC = {"factors": Axis((64, 128)), "dropout": Axis((0.2, 0.5))}
+_SASREC = {"factors": Axis((64, 128)), "dropout": Axis((0.1, 0.3))}
 _DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 
