@@ -3,7 +3,7 @@ import pytest
 from scipy import sparse
 
 from convrec.classical import collaborative
-from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named, best_items, named_items
+from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named, named_items
 from convrec.data.conversations import person_key
 from tests.rows import make_row
 
@@ -130,9 +130,3 @@ def test_ease_of_many_items_keeps_the_most_liked(world):
     found = Ease(sparse.csr_array(likes), 1.0, most_items=5).scores(named)
     assert found[:, kept].any() and not np.delete(found, kept, axis=1).any()
     np.testing.assert_allclose(found, Ease(sparse.csr_array(only), 1.0).scores(named), atol=1e-6)
-
-
-def test_equal_scores_go_by_popularity():
-    scores = np.array([[0.0, 0, 0, 0], [0, 1, -1, 0], [0, 0, -np.inf, 0]], dtype=np.float32)
-    popularity = np.array([1, 0, 5, 1])
-    assert best_items(scores, popularity, 3).tolist() == [[2, 0, 3], [1, 0, 3], [0, 3, 1]]

@@ -26,6 +26,15 @@ def _likers(catalog, rows, number=30, prompts=ASKED):
     return [{str(catalog.items[i]): n for i, n in own.items()} for own in voters.likers(prompts, number)]
 
 
+def test_of_equal_cosines_the_earlier_conversations_vote_however_many_are_asked_for(catalog):
+    rows = [
+        make_row(f"{text} {n}", [HEAT], text, user_id=f"u{n}") for n in range(90) for text in ("a heist", "robbers")
+    ]
+    voters = Neighbours.fit(rows, catalog, TfidfEmbedder)
+    few, many = (voters.nearest(ASKED, number).places[0].tolist() for number in (7, 120))
+    assert few == list(range(0, 14, 2)) and many == [*range(0, 180, 2), *range(1, 60, 2)]
+
+
 def test_people_of_the_nearest_conversations_are_counted_once(catalog):
     rows = _rows([HEAT], "heist", 4) + _rows([HEAT, ALIEN], "heist again", 5, user_id="ann") + OTHERS
     assert _likers(catalog, rows) == [{"Heat (1995)": 5}], "Alien has one liker, who asked five times"

@@ -1,22 +1,17 @@
 """The weights of guidance, fitted to lists of a model that is a fixed order of the items."""
 
-import math
-import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from convrec.classical.combine import Weights
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.data.parsing import format_list
-from convrec.evaluation import guidance_fit
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
 from convrec.generation.lists import EngineOptions, ListSettings
-from convrec.generation.trie import NO_GUIDANCE
 from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 
@@ -30,16 +25,21 @@ class _Ordered(Evaluation):
     """Lists of a model that likes the items in the order of the catalog, each a little less."""
 
     step: float = 0.5
+    calls: list[int] = field(default_factory=list)
 
     @contextmanager
     def of_guided(self, model, constrained=True, settings=None):
-        def scored(log_weights):
-            lists = []
-            for weights in log_weights or [NO_GUIDANCE] * len(self.prompts):
-                own = by_item(weights)
-                order = sorted(range(len(self.catalog)), key=lambda item: item * self.step - own.get(item, 0.0))
-                lists.append(format_list([str(self.catalog.items[item]) for item in order[:2]]))
-            return self.of_lists(lists)
+        def scored(*guidances):
+            self.calls.append(len(guidances))
+            found = []
+            for log_weights in guidances:
+                lists = []
+                for weights in log_weights:
+                    own = by_item(weights)
+                    order = sorted(range(len(self.catalog)), key=lambda item: item * self.step - own.get(item, 0.0))
+                    lists.append(format_list([str(self.catalog.items[item]) for item in order[:2]]))
+                found.append(self.of_lists(lists))
+            return found
 
         yield scored
 
@@ -59,8 +59,10 @@ def _rows(tells):
 def test_evidence_gets_weight_where_it_helps_and_none_where_it_does_not(catalog, tells):
     train, asked = _rows(tells)
     evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
-    fit = fit_guidance(evidence, Path("model"), _evaluation(catalog, asked))
+    evaluation = _evaluation(catalog, asked)
+    fit = fit_guidance(evidence, Path("model"), evaluation)
     assert set(fit.weights) == set(EVIDENCE)
+    assert len(evaluation.calls) <= 1 + len(EVIDENCE), "what does not depend on the other lists is decoded with them"
     if tells:
         assert fit.weights["neighbours"] > 0 and fit.ndcg == 1.0 > fit.unguided
     else:
@@ -73,17 +75,3 @@ def test_a_model_that_is_sure_of_what_is_wrong_is_silenced(catalog):
     evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
     modest, sure = (fit_guidance(evidence, Path("model"), _evaluation(catalog, asked, step)) for step in (0.5, 12.0))
     assert sure.ndcg == 1.0 > sure.unguided and sure.weights["neighbours"] >= 8 * modest.weights["neighbours"]
-
-
-def test_a_scale_that_clearly_loses_is_the_last(catalog, monkeypatch, caplog):
-    """Of ten who ask for a planet, three like what the evidence says: it should come second, and does at scale 1."""
-    caplog.set_level("INFO")
-    monkeypatch.setattr(guidance_fit, "fit_weights", lambda *_: Weights(ALONE, None, None))
-    train, _ = _rows(tells=True)
-    asked = [make_row(f"v{i}", [FILMS[2 if i < 3 else 0]], "a planet") for i in range(10)]
-    evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
-    fit = fit_guidance(evidence, Path("model"), _evaluation(catalog, asked, step=5.0))
-    assert fit.weights == ALONE and fit.ndcg == pytest.approx(0.7 + 0.3 / math.log2(3))
-    tried = [float(re.search(r"neighbours ([\d.]+)", text)[1]) for text in caplog.messages if "with popularity" in text]
-    scales, popularity, neighbours, others = [0, 0.5, 1, 2], [1], [0, 0.5, 2], [1] * 4
-    assert tried == [*scales, *popularity, *neighbours, *others], "not 4, 8 and 16"

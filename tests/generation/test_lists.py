@@ -2,6 +2,7 @@ import fcntl
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation import jump_forward
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, list_writer
 from convrec.generation.model_folders import standalone
@@ -27,7 +29,7 @@ ROWS = [{"messages": prompt} for prompt in prompts_of(9)]
 
 def model_lists(*asked, weights=None):
     with list_writer(*asked) as write:
-        return write(weights)
+        return write(weights)[0]
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +144,14 @@ def test_one_engine_writes_the_lists_of_all_weights(model, asked, monkeypatch):
     monkeypatch.setattr(TransformersEngine, "load", lambda *given, **more: loads.append(given) or load(*given, **more))
     asked.clear()
     with list_writer(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog) as write:
-        assert [write(own) for own in [*weights, *weights]] == [*apart, *apart]
+        assert [write(own) for own in [*weights, *weights]] == [[lists] for lists in [*apart, *apart]]
     assert len(loads) == 1 and asked == [2, 1] * 3
+    shutil.rmtree("checkpoints")
+    read, distinct_runs = [], jump_forward.distinct_runs
+    monkeypatch.setattr(jump_forward, "distinct_runs", lambda prompts: read.append(prompts) or distinct_runs(prompts))
+    with list_writer(model, rows, SETTINGS_OF_THREE, replace(OPTIONS, batch_size=9), catalog) as write:
+        assert write(*weights) == apart
+    assert [len(distinct_runs(prompts)[0]) for prompts in read] == [3], "each prompt is read once"
     assert len({text for lists in apart for text in lists.texts}) > 3
 
 

@@ -239,13 +239,3 @@ class Als:
         with threadpool_limits(1, "blas"):
             people = self._model.recalculate_user(np.arange(liked.shape[0]), sparse.csr_matrix(liked))
             return people @ self._model.item_factors.T
-
-
-def best_items(scores: np.ndarray, popularity: np.ndarray, size: int) -> np.ndarray:
-    """Return the `size` items of the highest scores, best first; equal scores go by popularity, then by index.
-
-    A prompt that names nothing has equal scores: it gets the most popular items. Shape: scores (B, C), popularity (C,),
-    result (B, size).
-    """
-    order = np.argsort(-popularity, kind="stable")
-    return order[np.argsort(-scores[:, order], axis=1, kind="stable")[:, :size]]

@@ -19,7 +19,7 @@ from scipy import sparse
 
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
-from convrec.classical.neighbours import Accepted, Neighbours
+from convrec.classical.neighbours import Accepted, Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
@@ -44,9 +44,12 @@ def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
 
 
 def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
-    """Return each row's `kept` largest values, less the next one, at least 0. Shape: (rows, C)."""
-    if kept < values.shape[1]:
-        values = np.maximum(values - np.partition(values, -kept - 1, axis=1)[:, [-kept - 1]], 0)
+    """Return each row's `kept` largest values, less the next one, at least 0. Shape: (rows, C).
+
+    Where there is no next one, they are less the smallest.
+    """
+    next_one = max(-kept - 1, -values.shape[1])
+    values = np.maximum(values - np.partition(values, next_one, axis=1)[:, [next_one]], 0)
     return sparse.csr_array(values.astype(np.float32))
 
 
@@ -186,7 +189,8 @@ class Evidence:
             votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
             found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
         for kind, queries in self._queries(prompts, kinds).items():
-            shares = [log_shares(self._cosines(queries[part]), self.kept) for part in _parts(len(prompts))]
+            parts = (product(queries[part], self._item_texts()[1]) for part in _parts(len(prompts)))
+            shares = [log_shares(cosines, self.kept) for cosines in parts]
             found[kind] = sparse_scores(sparse.vstack(shares, format="csr"), self.device)
         months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
         order = np.argsort(months, kind="stable")
@@ -238,11 +242,6 @@ class Evidence:
             texts = [transcript(row["messages"]) for row in prompts]
             queries["words"] = self._item_texts()[0].embed_conversations(texts)
         return {kind: vectors.tocsr() if sparse.issparse(vectors) else vectors for kind, vectors in queries.items()}
-
-    def _cosines(self, queries: Any) -> np.ndarray:
-        product = queries @ self._item_texts()[1]
-        dense: np.ndarray = product.toarray() if sparse.issparse(product) else product
-        return dense
 
     def _model(self, kind: str, month: str, likes: Likes) -> ItemKnn | Ease:
         """Return the fitted model of a kind; that of all months is kept."""

@@ -185,9 +185,9 @@ class Neighbours:
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
             asked = self.embedder.embed_conversations([_words(row) for row in block])
-            every = _product(asked, self.vectors)
+            every = product(asked, self.vectors)
             if voices is not None:
-                every = np.concatenate([every, _product(asked, voices.vectors)], axis=1)
+                every = np.concatenate([every, product(asked, voices.vectors)], axis=1)
             if without_own:
                 own = np.array([person_key(row) for row in block], dtype=np.int64)
                 every[own[:, None] == self.people] = 0
@@ -196,8 +196,10 @@ class Neighbours:
             if voices is not None:
                 columns = voices.nearest(every)
                 every = np.take_along_axis(every, columns, axis=1)
-            best = np.argpartition(-every, number - 1, axis=1)[:, :number]
-            best.sort(axis=1)  # equal cosines: the earlier conversation
+            last = np.partition(every, -number, axis=1)[:, [-number]]
+            is_last, is_nearer = every == last, every > last
+            room = number - is_nearer.sum(axis=1, keepdims=True)  # equal cosines: the earlier conversation
+            best = (is_nearer | is_last & (np.cumsum(is_last, axis=1) <= room)).nonzero()[1].reshape(-1, number)
             values = np.take_along_axis(every, best, axis=1)
             order = np.argsort(-values, axis=1, kind="stable")
             part = slice(start, start + len(block))
@@ -241,6 +243,7 @@ def _people_of(people: np.ndarray, liked: sparse.csr_array) -> tuple[int, np.nda
     return len(distinct), np.bincount(np.unique(cells) % num_items, minlength=num_items)
 
 
-def _product(left: Any, right: Any) -> np.ndarray:
+def product(left: Any, right: Any) -> np.ndarray:
+    """Return the product of two matrices, dense or sparse."""
     found = left @ right
     return found.toarray() if sparse.issparse(found) else found

@@ -124,7 +124,7 @@ def flat_entries(matrix: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(positions), torch.from_numpy(matrix.data.astype(np.float32))
 
 
-def _top_of_block(block: torch.Tensor, size: int) -> torch.Tensor:
+def best_columns(block: torch.Tensor, size: int) -> torch.Tensor:
     """Return each row's best columns, best first, ties to the lower column. Shape: (rows, size)."""
     values, columns = block.topk(size, dim=1)
     columns, order = columns.sort(dim=1)
@@ -164,7 +164,7 @@ def top_items(
         for row, indices in enumerate(excluded[rows]):
             if indices:
                 block[row, list(indices)] = -torch.inf
-        columns = _top_of_block(block, size)
+        columns = best_columns(block, size)
         values[rows] = block.gather(1, columns).cpu().numpy()
         top[rows] = columns.cpu().numpy()
     top[np.isneginf(values)] = -1

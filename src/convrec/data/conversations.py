@@ -85,7 +85,7 @@ def is_before(rows: Iterable[Row], others: Iterable[Row]) -> bool:
 
 def truths(row: Row) -> list[Truth]:
     """Return a row's ground truth."""
-    return [Truth.of(truth) for truth in row["groundtruth"]]
+    return [Truth(truth["title"], truth["year"]) for truth in row["groundtruth"]]
 
 
 def transcript(messages: Iterable[dict[str, str]]) -> str:

@@ -13,20 +13,21 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
+import torch
 
-from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named, best_items
+from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named
 from convrec.classical.combine import count_positives, fit_weights, seen_items
 from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
-from convrec.classical.scores import WeightedSum
+from convrec.classical.scores import WeightedSum, best_columns
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, date_of, distinct_prompts, is_before
-from convrec.data.parsing import format_list
+from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, truths
+from convrec.data.matching import judge, make_target
+from convrec.data.parsing import WrittenList, format_list
 from convrec.evaluation.beyond_accuracy import mentions
-from convrec.evaluation.scoring import score_lists
+from convrec.evaluation.metrics import ndcg
 from convrec.project.device import pick_device
 
 logger = logging.getLogger(__name__)
@@ -120,8 +121,12 @@ class Baselines:
         return mentions(self.rows, self.catalog)
 
     @cached_property
-    def likes(self) -> sparse.csr_array:
-        return Likes.of(self.rows, self.catalog).matrix
+    def likes(self) -> Likes:
+        return Likes.of(self.rows, self.catalog)
+
+    @cached_property
+    def voters(self) -> Neighbours:
+        return Neighbours.fit(self.rows, self.catalog, self.options.embedder)
 
     @property
     def dislikes(self) -> dict[str, Axis]:
@@ -142,29 +147,30 @@ class Baselines:
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
 
     def neighbours(self) -> Scorer:
+        widest = max(_NEIGHBOURS["neighbours"].values)
+
         @cache
         def fitted(word_ngrams: int) -> Neighbours:
-            options = {"word_ngrams": word_ngrams} if word_ngrams != 2 else {}
-            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
-
-        least = max(_NEIGHBOURS["neighbours"].values)  # which of equal cosines come first depends on how many are found
+            if word_ngrams == 2:
+                return self.voters
+            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, word_ngrams=word_ngrams))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
 
             def votes(part: slice, neighbours: int, power: float, word_ngrams: int = 2) -> np.ndarray:
-                number = min(max(neighbours, least), len(fitted(word_ngrams).people))
+                number = min(max(neighbours, widest), len(fitted(word_ngrams).people))
                 if word_ngrams not in found or found[word_ngrams].places.shape[1] < number:
                     found[word_ngrams] = fitted(word_ngrams).nearest(prompts, number)
                 return found[word_ngrams].votes(part, neighbours, power)
 
             return votes
 
-        is_tfidf = isinstance(fitted(2).embedder, TfidfEmbedder)
+        is_tfidf = isinstance(self.voters.embedder, TfidfEmbedder)
         return Scorer({**_NEIGHBOURS, **(_WORDS if is_tfidf else {})}, of)
 
     def item_knn(self) -> Scorer | str:
-        model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes))
+        model = lru_cache(maxsize=1)(partial(ItemKnn, self.likes.matrix))
         return self._of_named(
             lambda named, inverse_frequency, **settings: model(inverse_frequency).scores(named, **settings),
             **_KNN,
@@ -172,7 +178,7 @@ class Baselines:
         )
 
     def ease(self) -> Scorer | str:
-        model = lru_cache(maxsize=1)(partial(Ease, self.likes))  # as many numbers as the square of the catalog
+        model = lru_cache(maxsize=1)(partial(Ease, self.likes.matrix))  # as many numbers as the square of the catalog
         return self._of_named(
             lambda named, regularization, **settings: model(regularization).scores(named, **settings),
             **_EASE,
@@ -180,7 +186,7 @@ class Baselines:
         )
 
     def als(self) -> Scorer | str:
-        model = lru_cache(maxsize=1)(partial(Als, self.likes, seed=self.options.seed))
+        model = lru_cache(maxsize=1)(partial(Als, self.likes.matrix, seed=self.options.seed))
         return self._of_named(lambda named, **settings: model(**settings).scores(named.liked), **_ALS)
 
     def sasrec(self) -> Scorer | str:
@@ -198,7 +204,8 @@ class Baselines:
 
     def fusion(self) -> Scorer:
         """Return the weighted evidence that guides the models' lists, without a model."""
-        evidence = Evidence.fit(self.rows, self.catalog, self.options.embedder, **self.options.evidence)
+        sizes = self.options.evidence
+        evidence = Evidence(self.catalog, self.voters, self.likes, sizes["neighbours"], sizes["kept"])
         asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
         terms = evidence.terms(asked, without_own=False, earlier=False)
         positives, seen = count_positives(self.validation, asked, self.catalog), seen_items(asked, self.catalog)
@@ -284,12 +291,16 @@ def baseline_lists(
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     baselines = Baselines(train, validation, catalog, options, Named.of([*asked, *prompts], catalog))
-    metric = f"ndcg_at_{options.cutoff}"
+    targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
+    num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"
 
     def measure(scores: ScoreFunction, settings: Hyperparameters) -> float:
         lists = _lists(scores, settings, asked, baselines)
-        texts = dict(zip((row["prompt_id"] for row in asked), lists, strict=True))
-        return float(score_lists(texts, rows, catalog, options.size, [options.cutoff])[metric].mean())
+        written = {row["prompt_id"]: WrittenList(own, {}, [], True) for row, own in zip(asked, lists, strict=True)}
+        pairs = zip(rows, targets, strict=True)
+        hits = [judge(written[row["prompt_id"]], target, catalog, options.size, "evaluation") for row, target in pairs]
+        relevance = np.frombuffer(b"".join(hits), dtype=np.uint8).reshape(len(rows), -1)
+        return float(ndcg(relevance, num_truths, options.cutoff).mean())
 
     found: dict[str, Answers | str] = {}
     for name in names:
@@ -301,17 +312,21 @@ def baseline_lists(
 
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
-        found[name] = Answers(_lists(scorer.of(prompts), chosen, prompts, baselines), chosen, value)
+        lists = _lists(scorer.of(prompts), chosen, prompts, baselines)
+        texts = [format_list([str(catalog.items[index]) for index in own]) for own in lists]
+        found[name] = Answers(texts, chosen, value)
     return found
 
 
-def _lists(scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], baselines: Baselines) -> list[str]:
-    """Return the lists of the highest-scored items, without the seen titles of each prompt."""
-    catalog, lists = baselines.catalog, []
+def _lists(
+    scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], baselines: Baselines
+) -> list[list[int]]:
+    """Return the items of the highest scores, without the seen titles of each prompt; equal scores go by popularity."""
+    order, lists = np.argsort(-baselines.counts, kind="stable"), []
     for start in range(0, len(prompts), _BLOCK):
         block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
         for own, row in zip(block, prompts[start : start + _BLOCK], strict=True):
-            own[list(catalog.indices_of_titles(row["seen_titles"]))] = -np.inf
-        for own, top in zip(block, best_items(block, baselines.counts, baselines.options.size), strict=True):
-            lists.append(format_list([str(catalog.items[index]) for index in top if own[index] > -np.inf]))
+            own[list(baselines.catalog.indices_of_titles(row["seen_titles"]))] = -np.inf
+        top = order[best_columns(torch.from_numpy(block[:, order]), min(baselines.options.size, len(order))).numpy()]
+        lists += [items[own[items] > -np.inf].tolist() for own, items in zip(block, top, strict=True)]
     return lists

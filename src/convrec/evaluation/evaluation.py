@@ -90,22 +90,22 @@ class Evaluation:
     ) -> ScoredLists:
         """Return the scores of a model's greedy lists (see `of_guided`); `guide` guides constrained ones."""
         with self.of_guided(model, constrained, settings) as scored:
-            return scored(guide(self.prompts) if constrained and guide else None)
+            return scored(guide(self.prompts) if constrained and guide else None)[0]
 
     @contextmanager
     def of_guided(
         self, model: Path, constrained: bool = True, settings: ListSettings | None = None
-    ) -> Iterator[Callable[[Sequence[LogWeights] | None], ScoredLists]]:
-        """Give the function from the weights of each prompt to the scores of a model's greedy lists; it loads once.
+    ) -> Iterator[Callable[..., list[ScoredLists]]]:
+        """Give the function from guidances, weights of each prompt or None, to the scores of a model's greedy lists.
 
-        If `constrained`, the lists contain only catalog items. `settings` are those of the model, if it has its own.
+        The model is loaded once. If `constrained`, the lists contain only catalog items. `settings` are those of the
+        model, if it has its own.
         """
         catalog = self.catalog if constrained else None
         with list_writer(model, self.prompts, settings or self.settings, self.engine, catalog) as write:
 
-            def scored(log_weights: Sequence[LogWeights] | None) -> ScoredLists:
-                found = write(log_weights)
-                return self.of_lists(found.texts, found.truncated_share)
+            def scored(*guidances: Sequence[LogWeights] | None) -> list[ScoredLists]:
+                return [self.of_lists(found.texts, found.truncated_share) for found in write(*guidances)]
 
             yield scored
 

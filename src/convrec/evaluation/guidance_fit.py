@@ -1,7 +1,7 @@
 """The weights of evidence that guides a model's lists, fitted to the lists themselves."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ _SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the eviden
 _FACTORS = (0.0, 0.5, 2.0)  # of one weight
 _FIRST = 0.25  # what is tried for a weight of 0
 _LEAST_GAIN = 1e-3  # of NDCG: less is noise
-_CLEAR_LOSS = 5e-3  # of NDCG: a larger scale loses more
 
 
 class GuidanceFit(NamedTuple):
@@ -42,25 +41,26 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
     alone = fit_weights(terms, {}, positives, seen, np.arange(len(prompts)), evaluation.settings.list_length).values
     with evaluation.of_guided(model) as scored:
 
-        def ndcg(weights: Mapping[str, float]) -> float:
-            guided = WeightedSum([terms[kind] for kind in EVIDENCE], [weights[kind] for kind in EVIDENCE])
-            log_weights = as_log_weights(guided, evidence.kept) if any(weights.values()) else None
-            found = float(scored(log_weights).scores[evaluation.headline].mean())
-            shown = ", ".join(f"{kind} {weights[kind]:.3g}" for kind in EVIDENCE)
-            logger.info("guidance: %s %.4f with %s", evaluation.headline, found, shown)
+        def ndcg(tried: Sequence[Mapping[str, float]]) -> list[float]:
+            totals = [WeightedSum([terms[kind] for kind in own], list(own.values())) for own in tried]
+            guides = [as_log_weights(total, evidence.kept) for total in totals]
+            found = [float(lists.scores[evaluation.headline].mean()) for lists in scored(*guides)]
+            for own, value in zip(tried, found, strict=True):
+                shown = ", ".join(f"{kind} {own[kind]:.3g}" for kind in EVIDENCE)
+                logger.info("guidance: %s %.4f with %s", evaluation.headline, value, shown)
             return found
 
         weights = dict.fromkeys(EVIDENCE, 0.0)
-        best = unguided = ndcg(weights)
-        for scale in _SCALES if any(alone.values()) else ():
-            tried = {kind: scale * weight for kind, weight in alone.items()}
-            if (found := ndcg(tried)) > best + _LEAST_GAIN:
-                weights, best = tried, found
-            elif found < best - _CLEAR_LOSS:
-                break
+        scaled = [{kind: scale * weight for kind, weight in alone.items()} for scale in _SCALES if any(alone.values())]
+        unguided, *found = ndcg([weights, *scaled])
+        best = unguided
+        for tried, value in zip(scaled, found, strict=True):
+            if value > best + _LEAST_GAIN:
+                weights, best = tried, value
         for kind in EVIDENCE if any(weights.values()) else ():
-            for value in [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]:
-                tried = {**weights, kind: value}
-                if (found := ndcg(tried)) > best + _LEAST_GAIN:
-                    weights, best = tried, found
+            values = [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]
+            changed = [{**weights, kind: value} for value in values]
+            for tried, value in zip(changed, ndcg(changed), strict=True):
+                if value > best + _LEAST_GAIN:
+                    weights, best = tried, value
     return GuidanceFit(weights, best, unguided)

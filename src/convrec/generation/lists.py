@@ -186,8 +186,8 @@ def _is_installed(library: str) -> bool:
         return False
 
 
-# Writes the lists of a model, guided by the weights of each row, or by none.
-ListWriter = Callable[[Sequence[LogWeights] | None], ModelLists]
+# Writes the lists of a model for each of some guidances, which are the weights of each row, or none.
+ListWriter = Callable[..., list[ModelLists]]
 
 
 @contextmanager
@@ -201,8 +201,9 @@ def list_writer(
     """Give the function that writes one greedy list for each canonical conversation row; it loads the model once.
 
     The model's folder may hold adapters. With a catalog, the lists hold nothing but its items: the length that is asked
-    for, each once, none seen; only those can be guided (`CatalogTrie`). Each distinct prompt is asked once. Finished
-    lists are cached (`open_list_cache`): a killed generation resumes where it stopped.
+    for, each once, none seen; only those can be guided (`CatalogTrie`). Each distinct prompt is asked once, and is
+    read once for several guidances. Finished lists are cached (`open_list_cache`): a killed generation resumes where it
+    stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
     builder = settings.prompts(tokenizer)
@@ -220,13 +221,20 @@ def list_writer(
             longest = max(map(len, prompts))
             return stack.enter_context(closing(load_engine(folder, settings, options, longest, trie)))
 
-        def write(log_weights: Sequence[LogWeights] | None = None) -> ModelLists:
-            asked: Sequence[ListRequest | None] = unguided or [None] * len(rows)
-            if log_weights is not None and unguided is not None:
-                pairs = zip(unguided, log_weights, strict=True)
-                asked = [replace(request, log_weights=own) for request, own in pairs]
-            digests = [request_digest(*pair) for pair in zip(prompts, asked, strict=True)]
-            distinct = dict(zip(digests, zip(prompts, asked, strict=True), strict=True))
+        def write(*guidances: Sequence[LogWeights] | None) -> list[ModelLists]:
+            asked: list[Sequence[ListRequest | None]] = []
+            for log_weights in guidances:
+                asked.append(unguided or [None] * len(rows))
+                if log_weights is not None and unguided is not None:
+                    pairs = zip(unguided, log_weights, strict=True)
+                    asked[-1] = [replace(request, log_weights=own) for request, own in pairs]
+            digests = [[request_digest(*pair) for pair in zip(prompts, own, strict=True)] for own in asked]
+            of_prompts = zip(prompts, zip(*digests, strict=True), zip(*asked, strict=True), strict=True)
+            distinct = {  # those of one prompt together: an engine reads it once
+                digest: (prompt, request)
+                for prompt, own, requests in of_prompts
+                for digest, request in zip(own, requests, strict=True)
+            }
             missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
             how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
             logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(distinct), how)
@@ -237,6 +245,6 @@ def list_writer(
                     finished = {wanted[index]: text for index, text in batch}
                     kept.append(finished)
                     lists.update(finished)
-            return ModelLists([lists[digest] for digest in digests], share)
+            return [ModelLists([lists[digest] for digest in own], share) for own in digests]
 
         yield write

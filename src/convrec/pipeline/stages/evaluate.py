@@ -53,9 +53,8 @@ def _system_lists(
         yield system, evaluation.of_model(paths.model(model), constrained=False)
         if params.evaluate.constrained and system != "zero_shot":
             with evaluation.of_guided(paths.model(model)) as scored:
-                for ending, own in endings.items():
-                    logger.info("%s: %d prompts", system + ending, len(evaluation.prompts))
-                    yield system + ending, scored(own)
+                for ending, lists in zip(endings, scored(*endings.values()), strict=True):
+                    yield system + ending, lists
     if paths.world.is_file():
         world = pd.read_parquet(paths.world)
         oracle = dict(zip(world["prompt_id"], world["oracle"], strict=True))
