@@ -147,8 +147,9 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
             if line and counts[line[:2]] > 1:
                 row[ID] = line[2]
         if number := sum(ID in row for row in bare):
-            note = "%s: %d items share title and year with another; their lines have their ids, unless you set %s"
-            logger.warning(note, path, number, "data.line_column")
+            remedy = "" if path.suffix == ".txt" else ", unless you set data.line_column"
+            note = "%s: %d items share title and year with another; their lines have their ids%s"
+            logger.warning(note, path, number, remedy)
     catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
     indices: dict[str, int] = {}
     for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):
