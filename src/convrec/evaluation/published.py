@@ -26,7 +26,7 @@ class Published(NamedTuple):
     metrics: tuple[str, ...]
     figures: dict[str, tuple[float, ...]]
     own_protocol: bool = False  # whether `published_scores` computes the figures
-    note: str = ""  # what is not as in this project's evaluation
+    note: str = ""  # how the figures compare with this project's evaluation
 
 
 def _reddit(*figures: tuple[float, float]) -> Published:
@@ -38,7 +38,8 @@ def _reddit(*figures: tuple[float, float]) -> Published:
 
 def _amazon(name: str, **figures: tuple[float, ...]) -> Published:
     metrics = tuple(f"{metric}_at_{cutoff}" for cutoff in (3, 5, 10) for metric in ("hit_rate", "ndcg"))
-    return Published(f"Amazon {name}, MiniOneRec's test split", metrics, figures)
+    note = "The published systems have the same test rows, candidates and metrics, but their own settings."
+    return Published(f"Amazon {name}, MiniOneRec's test split", metrics, figures, note=note)
 
 
 # By profile; profile/NAME is for data whose catalog's file has a name that begins so.

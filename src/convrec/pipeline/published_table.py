@@ -58,7 +58,7 @@ def print_published(params: Params, paths: Paths) -> None:
     names = [_SHORT[name] + "@" + cutoff for name, _, cutoff in (one.partition("_at_") for one in published.metrics)]
     headings = ("system", *(f"{name}, {kind}" for kind in kinds for name in names))
     rows = list(_rows(published, cutoffs, params, paths))
-    notes = [*([published.note] if published.note else []), *_changes(params)]
+    notes = _changes(params) if published.own_protocol else [published.note]  # the other profiles are this project's
     without_intervals = [[cell.partition(" ±")[0].partition(" (too few")[0] for cell in row] for row in rows]
     title = f"{published.data}, beside {params.common.profile}"
     TextTable([heading.replace(", ", "\n") for heading in headings], without_intervals, title).print(
