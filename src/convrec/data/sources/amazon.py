@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 
@@ -37,7 +38,7 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
         if not path.is_file():
             raise InputError(f"{path}: no such file; data.path holds {', '.join(FOLDERS.values())}, data.catalog NAME")
     items, indices = read_items(folder / catalog, quarantine)
-    templates, splits = Templates(*domain), {}
+    templates, splits = Templates(*domain), dict[str, pd.DataFrame]()
     for split, path in paths.items():
         found = []
         for number, user, history, item in _cells(path):
@@ -84,7 +85,9 @@ def _place(indices: Mapping[str, int], own_id: Any) -> int:
     return place
 
 
-def _row(key: str, user: str, places: list[int], catalog: Catalog, templates: Templates, rng: Any) -> dict[str, Any]:
+def _row(
+    key: str, user: str, places: list[int], catalog: Catalog, templates: Templates, rng: np.random.Generator
+) -> dict[str, Any]:
     """Return the canonical row of a history and its next item, the last of the `places` in the catalog."""
     *history, last = (catalog.items[place] for place in places)
     lines = [str(item) for item in history]
