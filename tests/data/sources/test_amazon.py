@@ -70,7 +70,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path):
 
 def test_files_that_are_not_there_or_of_another_layout_are_named(tmp_path):
     folder = write_sample(tmp_path / "amazon")
-    with pytest.raises(InputError, match=r"train/other.csv: no such file; data.path holds train, valid, test"):
+    with pytest.raises(InputError, match=r"train/other.csv: no such file; data.path must hold train, valid, test"):
         _read(folder, catalog="info/other.txt")
     (folder / "valid" / f"{NAME}.csv").write_text("user,item\n1,2\n")
     with pytest.raises(InputError, match="valid/.*csv: not readable as CSV with user_id, history_item_id, item_id"):

@@ -36,7 +36,8 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
     paths = {split: folder / name / f"{Path(catalog).stem}.csv" for split, name in FOLDERS.items()}
     for path in paths.values():
         if not path.is_file():
-            raise InputError(f"{path}: no such file; data.path holds {', '.join(FOLDERS.values())}, data.catalog NAME")
+            remedy = f"data.path must hold {', '.join(FOLDERS.values())} with a CSV named as the file of data.catalog"
+            raise InputError(f"{path}: no such file; {remedy}")
     items, indices = read_items(folder / catalog, quarantine)
     templates, splits = Templates(*domain), dict[str, pd.DataFrame]()
     for split, path in paths.items():
@@ -71,7 +72,7 @@ def _ids(history: str) -> list[Any]:
     """Return the ids of a history, such as `[3466, 2697]`."""
     try:
         ids = json.loads(history)
-    except ValueError:
+    except (ValueError, RecursionError):
         ids = None
     if not isinstance(ids, list) or not ids:
         raise ValueError("history_item_id is no list of ids")
