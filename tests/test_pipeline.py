@@ -74,8 +74,9 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     assert '\n  convrec recommend "Some movies, please"   ' in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
-    assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
-    assert {f"rank_grpo_constrained_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
+    baselines = set(BASELINES) - {"sasrec"}  # the embedded world's histories have no order
+    assert set(metrics["baselines"]) == baselines < set(metrics)
+    assert {f"rank_grpo_constrained_over_{name}" for name in baselines} < set(metrics["paired_ndcg_at_6"])
     assert (project / "reports" / "report.html").stat().st_size > 10_000
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.data.catalog import Catalog
@@ -38,8 +39,8 @@ PROMPTS = [_row("nothing"), _row("flying balloons above detectives", seen=["heat
 EVIDENCE = {"neighbours": 5, "kept": 5}
 
 
-def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder):
-    options = Options(size, size, embedder, seed=3, evidence=EVIDENCE)
+def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder, **more):
+    options = Options(size, size, embedder, seed=3, evidence=EVIDENCE, **{"ordered": True, **more})
     return baseline_lists([name], train, validation or train, prompts, catalog, options)[name]
 
 
@@ -83,6 +84,11 @@ def test_a_baseline_says_what_it_needs(catalog, name):
     train = [{**row, "date": ""} for row in TRAIN]
     needed = _answers(name, catalog, [_row("nothing"), _row("bad", seen=["Up"], disliked=["Up"])], train)
     assert needed.startswith("a training split with" if name == "last_month" else "prompts that name items")
+
+
+def test_sasrec_needs_histories_in_order(catalog):
+    assert _answers("sasrec", catalog, ordered=False) == "histories in order of time"
+    assert _answers("sasrec", catalog, [_row("nothing")]) == "histories in order of time"
 
 
 @pytest.mark.parametrize(("number", "power"), [(1, 1), (3, 1), (100, 1), (100, 2)])
@@ -157,6 +163,8 @@ def test_what_goes_with_a_disliked_item_falls_as_far_as_dislikes_weigh(catalog, 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch):
+    monkeypatch.setattr(sasrec, "_MOST_STEPS", 20)
+    monkeypatch.setattr(sasrec, "_CHECK", 10)
     rng = np.random.default_rng(5)
     films = [HEAT, DUNE, UP, ALIEN, ("Dune", 1984)]
 
@@ -169,7 +177,8 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
 
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     found = _answers(name, catalog, test, train, validation, size=3)
-    fitted = Baselines(train, validation, catalog, Options(3, 3, TfidfEmbedder, 3, EVIDENCE), Named.of(test, catalog))
+    options = Options(3, 3, TfidfEmbedder, 3, EVIDENCE, ordered=True)
+    fitted = Baselines(train, validation, catalog, options, Named.of(test, catalog))
     scorer = getattr(fitted, name)()
 
     def alone(settings):

@@ -20,6 +20,7 @@ from convrec.classical.combine import count_positives, fit_weights, seen_items
 from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.neighbours import Nearest, Neighbours
+from convrec.classical.sasrec import SasRec, histories, history
 from convrec.classical.scores import WeightedSum, best_columns
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, truths
@@ -55,6 +56,7 @@ _KNN = {
 }
 _EASE = {"regularization": Axis((100.0, 300.0, 1000.0, 3000.0), 3)}
 _ALS = {"factors": Axis((64,), 2), "regularization": Axis((10.0, 30.0, 60.0), 2), "alpha": Axis((1.0, 5.0, 20.0), 2)}
+_SASREC = {"factors": Axis((64, 128)), "dropout": Axis((0.1, 0.3))}
 _DISLIKES = {"dislike_weight": Axis((0.0, 0.5), 2)}
 
 
@@ -67,6 +69,7 @@ class Options:
     embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
     evidence: Mapping[str, Any]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
+    ordered: bool = False  # whether prompts name what was liked in order of time, which `sasrec` needs
 
     @classmethod
     def of(
@@ -77,9 +80,11 @@ class Options:
         device: str,
         seed: int,
         evidence: Mapping[str, int],
+        ordered: bool,
     ) -> "Options":
         """Return the options with the largest cutoff; `embedder` holds the arguments of `make_embedder`."""
-        return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed, evidence)
+        embed = partial(make_embedder, **embedder, device=pick_device(device))
+        return cls(size, max(cutoffs), embed, seed, evidence, ordered)
 
 
 class Scorer(NamedTuple):
@@ -183,6 +188,19 @@ class Baselines:
     def als(self) -> Scorer | str:
         model = lru_cache(maxsize=1)(partial(Als, self.likes.matrix, seed=self.options.seed))
         return self._of_named(lambda named, **settings: model(**settings).scores(named.liked), **_ALS)
+
+    def sasrec(self) -> Scorer | str:
+        if not self.options.ordered or not self.named.liked.nnz:
+            return "histories in order of time"
+        asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
+        held_out = [history(row, self.catalog) for row in asked], count_positives(self.validation, asked, self.catalog)
+        fitted = cache(partial(SasRec, histories(self.rows, self.catalog), *held_out, seed=self.options.seed))
+
+        def of(prompts: Sequence[Row]) -> ScoreFunction:
+            named = [history(row, self.catalog) for row in prompts]
+            return lambda part, **settings: fitted(**settings).scores(named[part])
+
+        return Scorer(_SASREC, of)
 
     def fusion(self) -> Scorer:
         """Return the weighted evidence that guides the models' lists, without a model."""

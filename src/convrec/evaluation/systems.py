@@ -13,6 +13,7 @@ BASELINES = {
     "item_knn": "item-kNN",
     "ease": "EASE",
     "als": "ALS",
+    "sasrec": "SASRec",
     "fusion": "fusion",
 }
 SYSTEMS = {

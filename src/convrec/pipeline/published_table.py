@@ -1,6 +1,7 @@
 """`convrec results --published`: the last evaluation beside the published figures, as a table and as Markdown."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
 from convrec.evaluation.headline import spread
-from convrec.evaluation.published import PUBLISHED, published_scores
+from convrec.evaluation.published import PUBLISHED, Published, published_scores
 from convrec.evaluation.systems import system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
@@ -21,55 +22,89 @@ from convrec.project.paths import Paths
 from convrec.project.table import TextTable
 from convrec.registry.tracking import flatten
 
-_CUTOFF = 20
-_METRICS = {f"recall_at_{_CUTOFF}": f"R@{_CUTOFF}", f"ndcg_at_{_CUTOFF}": f"N@{_CUTOFF}"}
-_HEADINGS = (
-    "system",
-    *(f"{name}, {kind}" for kind in ("ours", "theirs", "published") for name in _METRICS.values()),
-)
-_NAMES = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
+_WIDE = 140  # characters of a table of many metrics
+_SHORT = {"recall": "R", "ndcg": "N", "hit_rate": "HR"}
+_NAMES = {
+    "grpo": "GRPO",
+    "rank_grpo:log": "Rank-GRPO (log)",
+    "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)",
+    "gru4rec": "GRU4Rec",
+    "caser": "Caser",
+    "sasrec": "SASRec",
+    "hstu": "HSTU",
+    "tiger": "TIGER",
+    "lc_rec": "LC-Rec",
+    "bigrec": "BIGRec",
+    "d3": "D3",
+    "sdpo": "S-DPO",
+    "minionerec": "MiniOneRec",
+    "gpt_4": "GPT-4, zero-shot",
+}
 
 
 def print_published(params: Params, paths: Paths) -> None:
-    """Print and write the table: each system by both protocols, and the published figures.
+    """Print and write the table: each system by this project's and the authors' protocol, and the published figures.
 
-    Raises `InputError` if the profile has no published figures, or its last evaluation is missing or of other cutoffs.
+    The authors' protocol is left out where it is the same. Raises `InputError` if the profile or its data have no
+    published figures, or the last evaluation is missing or of other cutoffs.
     """
-    profile = params.common.profile
-    if profile not in PUBLISHED:
-        raise InputError(f"common.profile = {profile!r} has no published figures; there are {', '.join(PUBLISHED)}")
-    if _CUTOFF not in params.common.cutoffs:
-        raise InputError(f"common.cutoffs = {params.common.cutoffs}: the published figures are at {_CUTOFF}; add it")
-    rows = list(_rows(params, paths))
-    changes = _changes(params)
-    without_intervals = [[cell.partition(" ±")[0] for cell in row] for row in rows]
-    headings = [heading.replace(", ", "\n") for heading in _HEADINGS]
-    TextTable(headings, without_intervals, f"Reddit-v2, test split, beside {profile}").print()
+    published = _published(params)
+    cutoffs = sorted({int(name.rpartition("_")[2]) for name in published.metrics})
+    if missing := [str(cutoff) for cutoff in cutoffs if cutoff not in params.common.cutoffs]:
+        raise InputError(
+            f"common.cutoffs = {params.common.cutoffs}: the published figures are at {', '.join(missing)}; add it"
+        )
+    kinds = ("ours", "theirs", "published") if published.own_protocol else ("ours", "published")
+    names = [_SHORT[name] + "@" + cutoff for name, _, cutoff in (one.partition("_at_") for one in published.metrics)]
+    headings = ("system", *(f"{name}, {kind}" for kind in kinds for name in names))
+    rows = list(_rows(published, cutoffs, params, paths))
+    notes = _changes(params) if published.own_protocol else [published.note]  # the other profiles are this project's
+    without_intervals = [[cell.partition(" ±")[0].partition(" (too few")[0] for cell in row] for row in rows]
+    title = f"{published.data}, beside {params.common.profile}"
+    TextTable([heading.replace(", ", "\n") for heading in headings], without_intervals, title).print(
+        _WIDE if len(names) > 2 else None
+    )
     console = Console(highlight=False)
-    for line in changes:
+    for line in notes:
         console.print(line, soft_wrap=True, markup=False)
     target = paths.comparison / "published.md"
-    write_text(target, TextTable(_HEADINGS, rows).markdown() + "\n".join(["", *changes]) + "\n")
+    write_text(target, TextTable(headings, rows).markdown() + "\n".join(["", *notes]) + "\n")
     console.print(f"As Markdown: {target}. docs/reproduce.md tells how the protocols differ.", soft_wrap=True)
 
 
-def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
+def _published(params: Params) -> Published:
+    """Return the published figures for the profile and its catalog's file."""
+    profile, file = params.common.profile, Path(params.data.catalog or "").name
+    for key, published in PUBLISHED.items():
+        own, _, name = key.partition("/")
+        if own == profile and file.startswith(name):
+            return published
+    known = ", ".join(PUBLISHED)
+    data = f" and data.catalog = {params.data.catalog!r}" if file else ""
+    raise InputError(f"common.profile = {profile!r}{data} has no published figures; there are {known}")
+
+
+def _rows(published: Published, cutoffs: list[int], params: Params, paths: Paths) -> Iterator[list[str]]:
     """Yield the cells of each system, then of the published systems that this run does not have."""
-    evaluation, figures = read_evaluation(paths), dict(PUBLISHED[params.common.profile])
-    test, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    catalog = Catalog.read(paths.catalog)
-    ours = {"zero_shot": "zero_shot", "sft": "sft", "rank_grpo": params.rank_grpo.name}
+    evaluation, figures, metrics = read_evaluation(paths), dict(published.figures), list(published.metrics)
+    if published.own_protocol:
+        test, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+        catalog = Catalog.read(paths.catalog)
+    ours = {"zero_shot": "zero_shot", "sft": "sft", "sasrec": "sasrec", "rank_grpo": params.rank_grpo.name}
+    blank = [""] * len(metrics)
     for system, label in system_names(evaluation).items():
-        answers = pd.read_parquet(paths.predictions / f"{system}.parquet")
-        texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
-        theirs = published_scores(texts, test, catalog, [_CUTOFF])
-        found = mean_intervals(theirs, list(_METRICS), params.evaluate.bootstrap_samples, params.common.seed)
-        cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS]
-        cells += [_cell(found[name].mean, found[name]._asdict()) for name in _METRICS]
+        cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in metrics]
+        if published.own_protocol:
+            answers = pd.read_parquet(paths.predictions / f"{system}.parquet")
+            texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
+            theirs = published_scores(texts, test, catalog, cutoffs)
+            found = mean_intervals(theirs, metrics, params.evaluate.bootstrap_samples, params.common.seed)
+            cells += [_cell(found[name].mean, found[name]._asdict()) for name in metrics]
         figure = figures.pop(ours.get(system, ""), None)
-        yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else ["", ""])]
+        yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else blank)]
     for name, figure in figures.items():
-        yield [_NAMES.get(name, name), "", "", "", "", *(f"{value:.4f}" for value in figure)]
+        rest = [*blank, *(blank if published.own_protocol else ())]
+        yield [_NAMES.get(name, name), *rest, *(f"{value:.4f}" for value in figure)]
 
 
 def _cell(mean: float, interval: dict[str, Any]) -> str:

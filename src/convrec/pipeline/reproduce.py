@@ -30,7 +30,7 @@ def reproduce(model: str, data: Path | None, teacher: str | None, scale: float, 
     """
     profile = _PREFIX + model
     if profile not in PUBLISHED:
-        known = ", ".join(name.removeprefix(_PREFIX) for name in PUBLISHED)
+        known = ", ".join(name.removeprefix(_PREFIX) for name in PUBLISHED if name.startswith(_PREFIX))
         raise InputError(f"MODEL {model!r}: no published figures; give one of {known}")
     published = parse_params(compose(profile, []), f"profile {profile}")
     similarity = ["demonstrations.teacher.kind=similarity", "demonstrations.teacher.model=null"]

@@ -58,6 +58,11 @@ def test_every_profile_is_valid(name, tmp_path):
             "data: validation_period = 2022-11 does not end before 2022-11-30",
         ),
         ({"data__source": "reddit"}, "catalog is empty"),
+        ({"data__source": "amazon"}, "catalog is empty; source 'amazon' needs the name of its file in data.path"),
+        (
+            {"data__source": ["amazon", "feedback"], "data__catalog": "info/x.txt"},
+            "source = ['amazon', 'feedback']: amazon has splits of its own; use it alone",
+        ),
         ({"data__line_column": "genres"}, "line_column = 'genres' names a column of the catalog of source 'files' or"),
         ({"data__source": ["synthetic", "interactions"], "data__line_column": ""}, "line_column = '' names a column"),
         ({"data__source": "feedback"}, "source = 'feedback': feedback has no catalog; give [SOURCE, feedba"),
@@ -163,3 +168,18 @@ def test_the_instruction_is_in_the_domain_s_words():
     assert common.prompt_instruction == "Recommend {list_length} board games."
     assert common.prompt_parameters()["instruction"] == common.prompt_instruction
     assert parse_params(_changed(common__instruction=None), "test").common.prompt_instruction is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "ordered"),
+    [
+        ("interactions", True),
+        (["interactions", "feedback"], True),
+        ("synthetic", False),
+        (["synthetic", "feedback"], False),
+        ("redial", False),
+    ],
+)
+def test_histories_have_an_order_if_all_sources_have_one(sources, ordered):
+    params = parse_params(_changed(data__source=sources), "params.yaml")
+    assert params.baseline_options()["ordered"] == params.data.is_ordered == ordered

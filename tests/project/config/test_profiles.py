@@ -37,7 +37,7 @@ def test_applying_again_changes_nothing(project):
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(InputError, match="no profile 'nosuch'; there are embedded, "):
+    with pytest.raises(InputError, match="no profile 'nosuch'; there are amazon, embedded, "):
         profiles.compose("nosuch", [])
     with pytest.raises(InputError, match="run the command in the project folder"):
         profiles.compose("embedded", [], tmp_path / "profiles")

@@ -80,6 +80,17 @@ def _movielens(path: Path) -> list[Row]:
     return [{ID: film[0], "title": film[1], "genres": film[2]} for film in films]
 
 
+def _info(path: Path) -> list[Row]:
+    """Return the items of MiniOneRec's `info` file."""
+    rows = []
+    for place, line in numbered_lines(path):
+        fields = decode(line).rstrip("\r\n").split("\t")
+        if len(fields) != 3:
+            raise InputError(f"{path}: row {place}: {len(fields)} fields, not 3; take MiniOneRec's own file")
+        rows.append({"title": fields[1], ID: fields[2]})
+    return rows
+
+
 def _natural(row: Row) -> Row:
     """Return a film of MovieLens with its title as people write it, and without what stands for no genre.
 
@@ -109,11 +120,13 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
 
     MovieLens lists some films twice: there, ids of one title and year share an item. Elsewhere each id is an item;
     where titles and years are equal and no `line_column` tells them apart, the id does, as in `Lamp - P7`. The file is
-    `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, or any catalog file (docs/data.md) with
-    a column of ids. Raises `InputError` where it cannot be read, or has no ids.
+    `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, `info/*.txt` of MiniOneRec, or any
+    catalog file (docs/data.md) with a column of ids. Raises `InputError` where it cannot be read, or has no ids.
     """
     if path.name in ("u.item", "movies.dat"):
         rows = _movielens(path)
+    elif path.suffix == ".txt":
+        rows = _info(path)
     elif path.name.startswith("meta_") and path.suffix == ".jsonl":
         rows = [{name: row[name] for name in _AMAZON if row.get(name)} for _, row in json_lines(path)]
     else:
@@ -134,8 +147,9 @@ def read_items(path: Path, quarantine: Quarantine, line_column: str | None = Non
             if line and counts[line[:2]] > 1:
                 row[ID] = line[2]
         if number := sum(ID in row for row in bare):
-            note = "%s: %d items share title and year with another; their lines have their ids, unless you set %s"
-            logger.warning(note, path, number, "data.line_column")
+            remedy = "" if path.suffix == ".txt" else ", unless you set data.line_column"
+            note = "%s: %d items share title and year with another; their lines have their ids%s"
+            logger.warning(note, path, number, remedy)
     catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
     indices: dict[str, int] = {}
     for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):

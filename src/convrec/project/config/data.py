@@ -66,7 +66,7 @@ class Interactions(Section):
         return self
 
 
-SourceName = Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions", "feedback"]
+SourceName = Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions", "amazon", "feedback"]
 
 
 class Data(Section):
@@ -93,6 +93,11 @@ class Data(Section):
         """The names of the sources; the first gives the catalog."""
         return self.source if isinstance(self.source, list) else [self.source]
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether all sources name what people liked in order of time."""
+        return set(self.sources) <= {"interactions", "amazon", "feedback"}
+
     def split_days(self) -> list[datetime.date]:
         """Return the days at whose beginning a split begins or ends; an empty list without periods."""
         return sorted({day for period in (self.validation_period, self.test_period) for day in period or ()})
@@ -105,10 +110,10 @@ class Data(Section):
         if len(set(self.sources)) < len(self.sources):
             raise ValueError(f"source = {self.source!r}: a source is given twice; remove one")
         for name in self.sources:
-            if name in ("reddit", "files") and not self.catalog:
+            if name in ("reddit", "files", "amazon") and not self.catalog:
                 raise ValueError(f"catalog is empty; source {name!r} needs the name of its file in data.path")
-        if "reddit" in self.sources and others:
-            raise ValueError(f"source = {self.source!r}: reddit has splits of its own; use it alone")
+        if others and (own := {"reddit", "amazon"} & set(self.sources)):
+            raise ValueError(f"source = {self.source!r}: {min(own)} has splits of its own; use it alone")
         if self.line_column is not None and (not {"files", "interactions"} & set(self.sources) or not self.line_column):
             raise ValueError(
                 f"line_column = {self.line_column!r} names a column of the catalog of source 'files' or "

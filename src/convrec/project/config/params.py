@@ -116,6 +116,7 @@ class Params(Section):
         """Return the options of a source's reader; see `data.sources`."""
         data, common = self.data, self.common
         files = {"catalog": data.catalog, "line_column": data.line_column}
+        words = {"domain": (common.domain.item, common.domain.items), "seed": common.seed}
         options: dict[str, dict[str, Any]] = {
             "synthetic": {**data.synthetic.model_dump(), "seed": common.seed, "list_length": common.list_length},
             "reddit": {"catalog": data.catalog},
@@ -124,11 +125,11 @@ class Params(Section):
             "interactions": {
                 **data.interactions.model_dump(),
                 **files,
+                **words,
                 "split_days": data.split_days(),
-                "domain": (common.domain.item, common.domain.items),
-                "seed": common.seed,
                 "repeats": common.recommend_seen,
             },
+            "amazon": {"catalog": data.catalog, **words},
         }
         return options.get(name, {})
 
@@ -177,6 +178,7 @@ class Params(Section):
             "device": self.common.device,
             "seed": self.common.seed,
             "evidence": self.evidence_options(),
+            "ordered": self.data.is_ordered,
         }
 
     @model_validator(mode="after")
