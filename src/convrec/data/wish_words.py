@@ -105,7 +105,7 @@ nothing other than)
 _ASKED = r"""
 \b(?:want|wants|wanna|likes?|loves?|loved|enjoy|need|prefer|give|show|recommend|suggest|looking for|mood for|craving|
 fans? of|into|
-how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|perhaps|
+how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|perhaps|but|
 (?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actually|ok|okay|well|hmm|yes|sure|then)\W+)*
 """
 TURNED = re.compile(
@@ -140,8 +140,8 @@ LIMITS = [  # kind, and the words
     ("since",
      rf"\b(?:since|from|starting(?: from| in)?) (?P<b>{_YEAR})\s*(?:on|onwards?|(?:and|or) (?:later|newer|"
      rf"up)|upwards?|\+)"),
-    ("since", r"(?P<b><y\d+-\d+>)\s*(?:\+|(?:or|and) (?:newer|later|up|above|more recent|onwards?)\b|onwards?\b)"),
-    ("until", r"(?P<b><y\d+-\d+>)\s*(?:or|and) (?:older|earlier|before)\b"),
+    ("since", rf"(?P<b>{_YEAR})\s*(?:\+|(?:or|and) (?:newer|later|up|above|more recent|onwards?)\b|onwards?\b)"),
+    ("until", rf"(?P<b>{_YEAR})\s*(?:or|and) (?:older|earlier|before)\b"),
     ("until",
      rf"\b(?:no|not) (?:later|newer|more recent) than (?P<b>{_YEAR})|\b(?:until|till|up to|"
      rf"up until) (?P<c>{_YEAR})"),
@@ -207,7 +207,8 @@ TITLE_CASE = re.compile(
     r"(?: (?:of|a|an|the|to|for|but|and|in|with|[A-Z][\w'’-]*))* [A-Z][\w'’-]*"
 )
 AMOUNT = re.compile(
-    r"(?<![\w.])(?P<n>\d+(?:\.\d+)?|an?|one|two|three|four|five)(?P<half>(?: and)? a half)?[\s-]?(?P<unit>[a-z]+)\b"
+    r"(?<![\w.])(?P<n>\d+(?:\.\d+)?|(?:an?|one|two|three|four|five)(?=[\s-]))"
+    r"(?P<half>(?: and)? a half)?[\s-]?(?P<unit>[a-z]+)\b"
     r"(?P<later> and a half)?(?:,? ?(?:and )?(?P<m>\d+) ?(?:m|min|mins|minutes)?\b)?(?: long)?"
 )
 

@@ -13,36 +13,10 @@ from typing import Literal
 
 import numpy as np
 
+from convrec.data import wish_words as grammar
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.mentions import Mentions
 from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
-from convrec.data.wish_words import (
-    AGAINST,
-    AGE,
-    ALSO,
-    AMOUNT,
-    AMOUNTS,
-    ATTACHED,
-    BEFORE,
-    BEHIND,
-    CODE,
-    DECADES,
-    END,
-    FIRST_ASKED,
-    LIMITS,
-    LIST,
-    LOOSE,
-    NAMED,
-    NO_LIMIT,
-    NOUN,
-    NUMBERS,
-    RELATIVE,
-    RESET,
-    THAT_ONE,
-    THING,
-    TITLE_CASE,
-    TURNED,
-)
 
 State = Literal["kept", "preferred", "unsure", "dropped", "removed", "unknown"]
 _LONGEST_READ = 10_000  # last characters of a message that are read
@@ -145,13 +119,14 @@ class WishReader:
 
     def _add_spellings(self) -> None:
         is_told = False
-        for line in filter(None, ALSO.replace("\n", "|").split("|")):
+        for line in filter(None, grammar.ALSO.replace("\n", "|").split("|")):
             forms = [_words_of(form) for form in line.split()]
-            is_told = is_told or line.startswith(FIRST_ASKED)
+            is_told = is_told or line.startswith(grammar.FIRST_ASKED)
+            name = line.split()[0].replace("-", " ")
             known = next((self._spelt[form] for form in forms if form in self._spelt), None)
-            known = known or _Value(line.split()[0].replace("-", " "), [], is_told=is_told)
+            known = known or _Value(name.capitalize() if is_told else name, [], is_told=is_told)
             for form in forms:
-                if len("".join(form)) > CODE:
+                if len("".join(form)) > grammar.CODE:
                     self._spelt.setdefault(form, known)
 
     def _of_message(self, text: str, named: list[_Value]) -> Iterator[tuple[Key, Wish | None]]:
@@ -160,10 +135,10 @@ class WishReader:
         The message's titles are added to those that were `named` before.
         """
         marked, values, titles = self._mark(text)
-        if not named and (that := THAT_ONE.search(marked)):
+        if not named and (that := grammar.THAT_ONE.search(marked)):
             yield ("unknown", that.group()), Wish(that.group(), "unknown")
         named += reversed(titles)  # they were marked from the last one
-        if RESET.search(marked):
+        if grammar.RESET.search(marked):
             yield ("reset",), None
         for part in re.split(r"[!?;\n]+|\.(?!\d)", marked):
             if part.strip():
@@ -171,14 +146,14 @@ class WishReader:
                 yield from self._of_years(part)
                 yield from self._of_amounts(part)
                 yield from self._of_comparisons(part, titles, named)
-        for name in NAMED.findall(text):
+        for name in grammar.NAMED.findall(text):
             if "<" not in self._mark(name)[0] and not any(title in name for title in self.mentions.titles([text])):
                 yield ("unknown", name), Wish(name.strip(), "unknown")
 
     def _of_values(
         self, part: str, values: Sequence[_Value], titles: Sequence[_Value]
     ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in LIST.finditer(part):
+        for found in grammar.LIST.finditer(part):
             start, end = found.span()
             left = part[:start] if start < _NEAR else f"x {part[start - _NEAR : start]}"
             kind = _kind(left, part[end : end + _NEAR])
@@ -189,7 +164,7 @@ class WishReader:
                     (values if mark == "v" else titles)[int(number)]
                     for mark, number in re.findall(r"<([vt])(\d+)>", thing)
                 ]
-                for thing in re.findall(THING, found.group())
+                for thing in re.findall(grammar.THING, found.group())
             ]
             if kind == "only":
                 known = [self._having(thing) for thing in things]
@@ -232,7 +207,7 @@ class WishReader:
 
     def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
         taken: list[tuple[int, int]] = []
-        for kind, pattern in LIMITS:
+        for kind, pattern in grammar.LIMITS:
             for found in re.finditer(pattern, part):
                 groups = found.groupdict()
                 last = groups["b"] or groups.get("c") or ""
@@ -241,15 +216,14 @@ class WishReader:
                     continue
                 taken.append(span)
                 clause = _clause(part, *span)
-                if kind == "in" and AGAINST.search(clause.partition(found.group())[0]):
-                    continue  # it belongs to what is excluded
-                if NO_LIMIT.search(clause.replace(found.group(), "", 1) if kind != "in" else clause):
-                    continue
+                is_excluded = kind == "in" and grammar.AGAINST.search(clause.partition(found.group())[0])
+                if is_excluded or grammar.NO_LIMIT.search(clause):
+                    continue  # it belongs to what is excluded, or is no year of an item
                 low, high = _span_of(groups.get("a") or last)[0], _span_of(last)[1]
                 if groups.get("nor"):
                     kind = {"before": "since", "after": "until", "since": "before"}[kind]
                 side, text, fits = self._limit(kind, _span_of(last)[0] if kind != "in" else low, high)
-                doubtful = bool(LOOSE.search(_clause(part, *span).replace("no later than", "")))
+                doubtful = bool(grammar.LOOSE.search(clause))
                 if np.isnan(self._years).all():
                     yield ("year", *side), Wish(text, "unknown")
                 else:
@@ -273,7 +247,7 @@ class WishReader:
         return (("not", text), f"not {text}", ~inside) if kind == "not" else (("in",), text, inside)
 
     def _of_amounts(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        for kind, pattern in AMOUNTS:
+        for kind, pattern in grammar.AMOUNTS:
             for found in re.finditer(pattern, part):
                 number, unit = (found["n"] or found["m"])[2:-1].split(":")
                 own = ("least" if kind == "most" else "most") if found["nor"] else kind
@@ -282,14 +256,18 @@ class WishReader:
                 column = self._column(unit)
                 fits = None if column is None else column >= amount if is_least else column <= amount
                 state: State = (
-                    "unknown" if fits is None else "unsure" if LOOSE.search(_clause(part, *found.span())) else "kept"
+                    "unknown"
+                    if fits is None
+                    else "unsure"
+                    if grammar.LOOSE.search(_clause(part, *found.span()))
+                    else "kept"
                 )
                 yield ("amount", unit, own), Wish(text, state, fits)
 
     def _of_comparisons(
         self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
     ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in RELATIVE.finditer(part):
+        for found in grammar.RELATIVE.finditer(part):
             word, than = found["word"] or found["other"], found["title"] or found["than"] or ""
             others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
             is_time = word in ("newer", "older", "more recent")
@@ -313,13 +291,13 @@ class WishReader:
     def _mark(self, text: str) -> tuple[str, list[_Value], list[_Value]]:
         """Return the text, folded and with marks, and the values and titles that the marks number."""
         titles: list[_Value] = []
-        text = AGE.sub("only kids", re.sub(r"[<>\ue000-\uf8ff]", " ", normalise_unicode("NFC", text)))
+        text = grammar.AGE.sub("only kids", re.sub(r"[<>\ue000-\uf8ff]", " ", normalise_unicode("NFC", text)))
         places = {(start, end): title for start, end, title in self.mentions.places(text)}
         for (start, end), title in sorted(places.items(), reverse=True):
             text = f"{text[:start]}{chr(0xE000 + len(titles))}{text[end:]}"
             titles.append(_Value(title, self.catalog.indices_of_title(title)))
         text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
-        text = TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
+        text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
         text = re.sub(r"'(?=\d0s\b)", "", text)
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
@@ -335,10 +313,9 @@ class WishReader:
                 pieces.append(_year_mark(words[at].group()) or without_accents(words[at].group()).casefold())
             at, end = at + size, words[at + size - 1].end()
         marked = "".join([*pieces, text[end:]])
-        marked = re.sub(r"[\ue000-\uf8fe]", lambda mark: f"<t{ord(mark.group()) - 0xE000}>", marked).replace(
-            "\uf8ff", "<q>"
-        )
-        return " ".join(AMOUNT.sub(self._amount_mark, re.sub(r"[ \t]+", " ", marked)).split(" ")), values, titles
+        marked = re.sub("[\ue000-\uf8fe]", lambda mark: f"<t{ord(mark.group()) - 0xE000}>", marked)
+        marked = re.sub(r"[ \t]+", " ", marked.replace("\uf8ff", "<q>"))
+        return grammar.AMOUNT.sub(self._amount_mark, marked), values, titles
 
     def _value_at(self, words: list[re.Match[str]], stems: list[str], at: int, text: str) -> tuple[int, _Value | None]:
         for size in self._sizes:
@@ -353,45 +330,45 @@ class WishReader:
         return 1, self._spelt[name] if name is not None and is_name else None
 
     def _amount_mark(self, found: re.Match[str]) -> str:
-        number = float(NUMBERS.get(found["n"], 0) or found["n"]) + 0.5 * bool(found["half"] or found["later"])
+        number = float(grammar.NUMBERS.get(found["n"], 0) or found["n"]) + 0.5 * bool(found["half"] or found["later"])
         unit = _stem(found["unit"])
         if unit in ("h", "hr", "hour"):
             return f"<n{60 * number + float(found['m'] or 0):g}:min>"
-        if found["m"] or (unit not in ("m", "min", "minute") and (found["n"] in NUMBERS or self._column(unit) is None)):
+        if found["m"] or (
+            unit not in ("m", "min", "minute") and (found["n"] in grammar.NUMBERS or self._column(unit) is None)
+        ):
             return found.group()
         return f"<n{number:g}:{'min' if unit in ('m', 'min', 'minute') else unit}>"
 
 
 def _kind(left: str, right: str) -> str | None:
     """Return what the words around a list decide: against, unsure, again, only, asked; None where nothing does."""
-    behind = next((kind for kind, pattern in BEHIND if pattern.match(right)), None)
-    kind, found = next(((kind, found) for kind, pattern in BEFORE if (found := pattern.search(left))), ("", None))
+    behind = next((kind for kind, pattern in grammar.BEHIND if pattern.match(right)), None)
+    kind, found = next(
+        ((kind, found) for kind, pattern in grammar.BEFORE if (found := pattern.search(left))), ("", None)
+    )
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):
         return kind or None
-    if TURNED.search(left[: found.start()]) or (kind == "asked" and _DENIED.search(left)):
+    if grammar.TURNED.search(left[: found.start()]) or (kind == "asked" and _DENIED.search(left)):
         return None
-    if END.match(right) or (kind == "asked" and ATTACHED.match(right)):
+    if grammar.END.match(right) or (kind == "asked" and grammar.ATTACHED.match(right)):
         return kind
-    return "unsure" if kind == "against" and ATTACHED.match(right) else None
+    return "unsure" if kind == "against" and grammar.ATTACHED.match(right) else None
 
 
 def _clause(part: str, start: int, end: int) -> str:
-    """Return the part between commas in which a stretch stands."""
-    return (
-        part[part.rfind(",", 0, start) + 1 :].split(",")[0]
-        if part.find(",", end) < 0
-        else part[part.rfind(",", 0, start) + 1 : part.find(",", end)]
-    )
+    """Return what stands between commas around a stretch."""
+    return part[:start].rpartition(",")[2] + part[start:end] + part[end:].partition(",")[0]
 
 
 def _is_attribute(part: str, start: int, end: int) -> bool:
     """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or are all that is wanted."""
     return bool(
-        re.search(rf"(?:<v\d+>|\b{NOUN}|\b(?:some|any)thing)\s*$", part[:start])
-        or re.match(rf"(?:<v\d+>|{NOUN}\b)", part[start:])
-        or re.search(rf"<y\d+-\d+> (?:<v\d+>|{NOUN}\b)", part[start : end + 5])
+        re.search(rf"(?:<v\d+>|\b{grammar.NOUN}|\b(?:some|any)thing)\s*$", part[:start])
+        or re.match(rf"(?:<v\d+>|{grammar.NOUN}\b)", part[start:])
+        or re.search(rf"<y\d+-\d+> (?:<v\d+>|{grammar.NOUN}\b)", part[start : end + 5])
         or re.search(r"\b(?:only|must|has to|have to)\b", part)
     )
 
@@ -410,8 +387,8 @@ def _year_mark(word: str) -> str | None:
     word = word.casefold()
     if decade := re.fullmatch(r"(1[89]|20)?(\d)0'?s", word):
         first = int(f"{decade[1] or (20 if decade[2] in '012' else 19)}{decade[2]}0")
-    elif word in DECADES:
-        first = 1920 + 10 * DECADES.index(word)
+    elif word in grammar.DECADES:
+        first = 1920 + 10 * grammar.DECADES.index(word)
     elif word.isascii() and word.isdecimal() and len(word) == 4 and int(word) in WRITTEN_YEARS:
         return f"<y{word}-{word}>"
     else:
