@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import GenerationConfig
 from trl.trainer.utils import get_peak_flops
@@ -132,6 +133,7 @@ def head_milliseconds(model: Any, world: World, trie: CatalogTrie, tokens: int) 
     states.requires_grad_()
     constraint = RolloutConstraint(world.catalog, trie, 20)
     constraint.begin(prompts, [{"seen_titles": []} for _ in prompts])
+    allowed = constraint.allowed(np.stack([ids.cpu().numpy(), mask.numpy()]), width)
     mask = mask.to(model.device)
     ways: dict[str, tuple[RolloutConstraint | None, bool]] = {"whole vocabulary": (None, False)}
     ways |= {"constrained": (constraint, False)}
@@ -143,7 +145,7 @@ def head_milliseconds(model: Any, world: World, trie: CatalogTrie, tokens: int) 
             model.zero_grad()
             states.grad = None
             start = clock(model.device)
-            log_probs, _ = score(states, ids, mask)
+            log_probs, _ = score(states, ids, mask, allowed if own else None)
             log_probs.sum().backward()
             times.append(clock(model.device) - start)
         yield name, 1000 * median(times[2:])

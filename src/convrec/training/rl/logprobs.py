@@ -9,9 +9,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
+from convrec.generation.allowed_tokens import AllowedTokens
 from convrec.generation.full_attention import text_config
 from convrec.training.rl.compiled import Compiler
-from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.constrained import RolloutConstraint, on_host
 from convrec.training.rl.shared_prompts import completion_states
 
 Head = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -100,7 +101,10 @@ def add_log_prob_head(
         if completion_width is None:
             return original(*args, **kwargs)
         ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
-        log_probs, entropy = score(completion_states(self, ids, mask, completion_width), ids, mask, with_entropy)
+        rows = None if constraint is None else on_host(ids, mask)  # before a GPU has work for which it would wait
+        states = completion_states(self, ids, mask, completion_width)
+        allowed = None if constraint is None or rows is None else constraint.allowed(rows, completion_width)
+        log_probs, entropy = score(states, ids, mask, allowed, with_entropy)
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
 
     model.forward = MethodType(forward, model)
@@ -111,6 +115,8 @@ def log_prob_head(
 ) -> Head:
     """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
 
+    Under a constraint, it also takes which tokens are allowed.
+
     Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
     again in the backward pass. Under a constraint, only the logits of the catalog's tokens are, if these are at most
     half of the vocabulary. On padding, both results are 0.
@@ -118,15 +124,21 @@ def log_prob_head(
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
     log_probs_of = Compiler().compile(sampled_log_probs) if compiled else sampled_log_probs
-    alphabet = None if constraint is None else torch.from_numpy(constraint.trie.alphabet)
+
+    @functools.cache
+    def alphabet_on(device: torch.device) -> torch.Tensor | None:
+        return None if constraint is None else torch.from_numpy(constraint.trie.alphabet).to(device)
 
     def score_in_chunks(
-        states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor, with_entropy: bool = True
+        states: torch.Tensor,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        open_rows: AllowedTokens | None = None,
+        with_entropy: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width, vocab = states.shape[1], text_config(model).vocab_size
         padding = mask[:, -width:] == 0
-        open_rows = None if constraint is None else constraint.allowed(ids, mask, width)
-        tokens = None if alphabet is None else alphabet.to(ids.device)
+        tokens = alphabet_on(ids.device)
         is_cut = tokens is not None and 2 * len(tokens) <= vocab and _has_rows(model)
         to_logits = _logits_of(model, tokens if is_cut else None)
         if tokens is not None and is_cut:  # the others have probability 0, and a penalty of theirs changes nothing
