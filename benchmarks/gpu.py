@@ -18,6 +18,7 @@ are float32.
 import argparse
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -41,7 +42,7 @@ from benchmarks.throughput import (
     vllm_speed,
 )
 from convrec.generation.pretrained import load_model
-from convrec.project.device import pick_device
+from convrec.project.device import pick_device, release_memory
 from convrec.project.machine import describe_machine
 from convrec.project.results import read_json, write_json
 
@@ -92,12 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = _about(options, device, save_random_model(shape, folder, options.seed))
         if options.out.is_file():
             found = read_json(options.out) | found
+        failed = []
         for part in options.parts:
-            found[part], text = _PARTS[part](folder, device, size, peak)
+            try:
+                found[part], text = _PARTS[part](folder, device, size, peak)
+            except Exception:  # the other parts are measured all the same
+                failed.append(part)
+                traceback.print_exc()
+                continue
             write_json(options.out, found)
-            sys.stdout.write(text + "\n\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{options.out}\n")
+            _show(text + "\n")
+            release_memory()
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+    _show(str(options.out))
 
 
 def _about(options: argparse.Namespace, device: str, weights: int) -> dict[str, Any]:

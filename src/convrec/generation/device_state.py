@@ -35,7 +35,7 @@ class DeviceState:
         self._pointers, self._spans = tensor(trie.pointers), tensor(trie.node_spans(nodes))
         self._tokens, self._child_keys = tensor(trie.keys & TOKEN), tensor(trie.child_keys)
         self._below = tensor(np.where(trie.spans[:, 0] == num_leaves, 1, trie.num_below))  # an edge of DONE leads on
-        self._starts, self._lengths, self._ends, self._run_tokens = map(tensor, (starts, lengths, ends, tokens))
+        self._starts, self._lengths, self._run_tokens = map(tensor, (starts, lengths, tokens))
         self._items = tensor(item[ends])
         self._next = tensor(np.where(last[ends], DONE, ends + NUM_ROOTS))
         self._leaves = tensor(np.concatenate([trie.leaves, np.full_like(trie.leaves[:1], num_leaves)]))
@@ -45,24 +45,18 @@ class DeviceState:
         length = np.array([request.length for request in requests])
         self.nodes, self._remaining = tensor(trie.roots[0, np.minimum(length, 2)]), tensor(length)
         each = trie.leaves.shape[1]
-        closed = [trie.leaves[trie.closed(request)].ravel() for request in requests]
         room = each * (int(length.max()) + 1)
+        found = {id(own): _leaves(trie, own) for own in distinct(requests)}
+        closed, guided, weights = zip(*(found[id(own)] for own in requests), strict=True)
         self._closed = tensor(_padded(closed, num_leaves, room))
         self._free = self._closed.shape[1] - room + tensor(np.arange(each)).expand(len(length), -1).clone()
-        weights = [np.zeros(0) for _ in requests]
-        guided = [np.zeros(0, np.int64) for _ in requests]
-        for row, request in enumerate(requests):
-            items, values = trie.weighted(request)
-            leaves = trie.leaves[items].ravel()
-            is_open = ~np.isin(leaves, closed[row])  # a closed item guides nothing
-            guided[row], weights[row] = leaves[is_open], values.repeat(each)[is_open]
         self._guided = tensor(_padded(guided, num_leaves))
         self._weights = torch.from_numpy(_padded(weights, 0.0)).to(device)
 
     @staticmethod
     def fits(trie: CatalogTrie, requests: Sequence[ListRequest]) -> bool:
         """Return whether the tensors of these lists are of a reasonable size."""
-        most = max(len(trie.closed(request)) for request in requests) * trie.leaves.shape[1]
+        most = max(len(trie.closed(request)) for request in distinct(requests)) * trie.leaves.shape[1]
         return len(requests) * max(most, int(np.diff(trie.pointers).max())) <= _LARGEST
 
     def choose(self, scores: torch.Tensor, temperature: float | None = None) -> torch.Tensor:
@@ -118,6 +112,20 @@ class DeviceState:
         places = torch.arange(width, device=lengths.device) - (width - lengths[:, None])
         held = places >= 0
         return self._run_tokens[(starts[:, None] + places).clamp(0, len(self._run_tokens) - 1)], held
+
+
+def distinct(requests: Sequence[ListRequest]) -> list[ListRequest]:
+    """Return the requests without repetitions of one: the rows of a group share it."""
+    return list({id(own): own for own in requests}.values())
+
+
+def _leaves(trie: CatalogTrie, request: ListRequest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the leaves of a request's closed items, and those of its guided open items with their weights."""
+    closed = trie.leaves[trie.closed(request)].ravel()
+    items, values = trie.weighted(request)
+    guided = trie.leaves[items].ravel()
+    is_open = ~np.isin(guided, closed)
+    return closed, guided[is_open], values.repeat(trie.leaves.shape[1])[is_open]
 
 
 def _padded(rows: Sequence[np.ndarray], filler: float, room: int = 0) -> np.ndarray:

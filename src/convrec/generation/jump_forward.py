@@ -19,7 +19,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.device_lists import can_place, write_on_device
-from convrec.generation.device_state import DeviceState
+from convrec.generation.device_state import DeviceState, distinct
 from convrec.generation.full_attention import order_hindrance
 from convrec.generation.trie import CatalogTrie, ListRequest
 
@@ -123,9 +123,9 @@ def write_lists(
     penalty comes first, then the guidance of the request, then the temperature. Consecutive equal prompts are read
     once. Raises `InputError` for a request that cannot be met.
     """
-    trie.check(requests)
-    distinct, index = distinct_runs(prompts)
-    ids, mask = pad_prompts(distinct, model.device)
+    trie.check(distinct(requests))
+    unequal, index = distinct_runs(prompts)
+    ids, mask = pad_prompts(unequal, model.device)
     rows = torch.tensor(index, device=model.device)
     cache = Cache(layer_class_to_replicate=_RoomyLayer)
     prefill(model, ids, mask, cache)
