@@ -77,7 +77,7 @@ def _attend(
     mask = attention_mask.repeat(1, 1, query.shape[1] // key.shape[1], 1)
     key, value = key.to(query.dtype), value.to(query.dtype)
     found = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    return found.view(*query.shape[:3], -1).transpose(1, 2).contiguous(), None
+    return found.reshape(*query.shape[:3], -1).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(_NAME, _attend)
