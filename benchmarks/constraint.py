@@ -30,10 +30,12 @@ from benchmarks.timing import clock
 from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
+from convrec.generation.constraint import ConstraintState
+from convrec.generation.device_state import DeviceState
 from convrec.generation.jump_forward import write_lists
 from convrec.generation.line_tokens import add_tokens
 from convrec.generation.processors import CatalogConstraint
-from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
+from convrec.generation.trie import DONE, CatalogTrie, ListRequest, LogWeights
 from convrec.project.config.params import load_params
 from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, make_model, train_tokenizer
 
@@ -162,6 +164,48 @@ def follow(trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int, 
             ids = torch.cat([ids, processor(ids, scores.clone()).argmax(1, keepdim=True)], 1)
         found.append(Steps(ids.shape[1] - 1, processor.seconds, processor.state_bytes))
     return min(found, key=lambda steps: steps.seconds)
+
+
+def step_milliseconds(
+    trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int, device: str, repeats: int = 3
+) -> dict[str, float]:
+    """Return the time of the constraint in a step of greedy lists for given random scores, that of the fastest repeat.
+
+    The masks and moves of the logits processor, a token a step; those of the state on the device, a jump a step; and
+    the latter as one CUDA graph. All lists are written, and the time is that of all steps, divided by their number.
+    """
+    where = torch.device(device)
+    draw = torch.Generator().manual_seed(0)
+    scores = torch.randn(len(requests), vocab_size, generator=draw).to(where)
+    found: dict[str, list[float]] = {}
+    for _ in range(repeats):
+        state = ConstraintState(trie, requests, vocab_size)
+        seconds, steps = 0.0, 0
+        while not state.is_done:
+            own = scores.roll(steps, 1)
+            start = clock(where)
+            state.advance(state.mask_(own).argmax(1).tolist())
+            seconds += clock(where) - start
+            steps += 1
+        found.setdefault("token by token", []).append(1000 * seconds / steps)
+        there, steps = DeviceState(trie, requests, where), 0
+        rolled = [scores.roll(i, 1) for i in range(8)]
+        start = clock(where)
+        while steps % 8 or not bool((there.nodes == DONE).all()):
+            there.jump(there.choose(rolled[steps % 8]))
+            steps += 1
+        found.setdefault("by jumps", []).append(1000 * (clock(where) - start) / steps)
+        if where.type == "cuda":
+            there, graph = DeviceState(trie, requests, where), torch.cuda.CUDAGraph()
+            there.jump(there.choose(scores))
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                there.jump(there.choose(scores))
+            start = clock(where)
+            for _ in range(steps):
+                graph.replay()
+            found.setdefault("by jumps, a CUDA graph", []).append(1000 * (clock(where) - start) / steps)
+    return {way: min(values) for way, values in found.items()}
 
 
 def measure(

@@ -7,8 +7,9 @@
 
 - `step`: a Rank-GRPO step beside TRL's GRPO step on the same rollouts, by its parts, with its peak memory and its model
   FLOPs utilization (MFU): see `benchmarks.step`.
-- `rollouts`: sampled tokens per second, by transformers and by vLLM.
+- `rollouts`: sampled tokens per second: constrained and guided, and free by transformers and by vLLM.
 - `constraint`: the cost of the catalog constraint.
+- `head`: the LM head, forward and backward, under the constraint and over the whole vocabulary.
 
 The file is written after each part. On a GPU, weights are bfloat16, in trainings with float32 masters; on a CPU they
 are float32.
@@ -17,6 +18,7 @@ are float32.
 import argparse
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -27,11 +29,20 @@ import torch
 from transformers import set_seed
 
 from benchmarks import constraint
+from benchmarks.side_by_side import World
 from benchmarks.step import SHAPES, Shape, measure, mfu, save_random_model, table
-from benchmarks.throughput import Lengths, peak_flops, rollout_speed, vllm_speed
+from benchmarks.throughput import (
+    WAYS,
+    Lengths,
+    catalog_of,
+    constrained_speed,
+    head_milliseconds,
+    peak_flops,
+    rollout_speed,
+    vllm_speed,
+)
 from convrec.generation.pretrained import load_model
-from convrec.generation.trie import CatalogTrie
-from convrec.project.device import pick_device
+from convrec.project.device import pick_device, release_memory
 from convrec.project.machine import describe_machine
 from convrec.project.results import read_json, write_json
 
@@ -47,13 +58,15 @@ class Size(NamedTuple):
     vocab: int  # of the tokenizer that writes its lines
     lists: int  # in a batch of constrained lists
     list_length: int
+    groups: tuple[int, ...]  # lists of a batch of constrained rollouts
+    head_tokens: int
 
 
 _KINDS = ("TRL-recomputed", "shared-recomputed", "shared", "shared-compiled")
 _CONSTRAINED = ("TRL-recomputed", "shared-compiled", "constrained", "constrained-compiled")
-_LARGE: tuple[Any, ...] = (Lengths(8, 512, 200), constraint.NUM_ITEMS, 32_000, 128, 20)
+_LARGE: tuple[Any, ...] = (Lengths(8, 512, 200), constraint.NUM_ITEMS, 32_000, 128, 20, (48, 384), 3_200)
 SIZES = {
-    "tiny": Size({"tiny": ("TRL-recomputed", "shared", "constrained")}, Lengths(2, 24, 12), 300, 600, 8, 4),
+    "tiny": Size({"tiny": ("TRL-recomputed", "shared", "constrained")}, Lengths(2, 24, 12), 300, 600, 8, 4, (16,), 160),
     "0.5b": Size({"0.5b": _KINDS, "0.5b-8": _KINDS, "0.5b-lists": _CONSTRAINED}, *_LARGE),
     "1b": Size({"1b": _KINDS}, *_LARGE),
 }
@@ -80,12 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = _about(options, device, save_random_model(shape, folder, options.seed))
         if options.out.is_file():
             found = read_json(options.out) | found
+        failed = []
         for part in options.parts:
-            found[part], text = _PARTS[part](folder, device, size, peak)
+            try:
+                found[part], text = _PARTS[part](folder, device, size, peak)
+            except Exception:  # the other parts are measured all the same
+                failed.append(part)
+                traceback.print_exc()
+                continue
             write_json(options.out, found)
-            sys.stdout.write(text + "\n\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{options.out}\n")
+            _show(text + "\n")
+            release_memory()
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+    _show(str(options.out))
 
 
 def _about(options: argparse.Namespace, device: str, weights: int) -> dict[str, Any]:
@@ -125,36 +146,70 @@ def _about_shape(shape: Shape) -> str:
     return f"{shape.completions} {lists}, {prompts}; milliseconds, GiB, percent"
 
 
-def _rollouts(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, float | None], str]:
-    """Return sampled tokens per second; None without vLLM."""
-    speeds = {
-        "transformers": rollout_speed(folder, device, size.rollouts),
-        "vllm": vllm_speed(folder, device, size.rollouts),
-    }
-    shown = ("not installed" if speed is None else f"{speed:,.0f} tokens/s" for speed in speeds.values())
-    rows = [f"| {name} | {value} |" for name, value in zip(speeds, shown, strict=True)]
-    return speeds, "\n".join(["| rollouts | |", "|---|---|", *rows])
+def _rollouts(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, Any], str]:
+    """Return tokens and lists per second, by the number of lists and the way; None where vLLM is not installed.
+
+    Lists are constrained, guided and sampled as in a training; in the way `free`, they are neither.
+    """
+    found: dict[str, Any] = {}
+    rows = ["| rollouts | tokens/s | lists/s |", "|---|---|---|"]
+    model = load_model(folder, dtype=torch.bfloat16 if device == "cuda" else torch.float32).to(device).eval()
+    catalog = catalog_of(size.items, size.vocab)
+    for number in size.groups:
+        for way in WAYS if device == "cuda" else WAYS[:2]:
+            speed = constrained_speed(model, *catalog, number, size.list_length, size.rollouts.prompt_tokens, way)
+            found[f"{number} lists, {way}"] = speed._asdict()
+            rows.append(f"| {number} lists, {way} | {speed.tokens:,.0f} | {speed.lists:.1f} |")
+            _show(rows[-1])
+    del model
+    for name, measured in (("free", rollout_speed), ("vllm", vllm_speed)):
+        found[name] = measured(folder, device, size.rollouts)
+        rows.append(f"| {name} | {'not installed' if found[name] is None else f'{found[name]:,.0f}'} | |")
+    return found, "\n".join(rows)
 
 
 def _constraint(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, float], str]:
-    """Return the seconds of a batch of lists with and without the constraint, and the processor's share."""
-    items, words = constraint.invented_catalog(size.items, size.vocab)
-    lines = [str(item) for item in items]
-    tokenizer = constraint.byte_level_bpe(["\n".join(lines), *words], size.vocab)
-    trie = CatalogTrie.build(lines, tokenizer)
+    """Return the milliseconds of the constraint in a step, alone and guided, and its share of the generation time."""
+    _, trie, tokenizer = catalog_of(size.items, size.vocab)
+    found: dict[str, float] = {}
+    requests = dict(zip(("alone", "guided"), constraint.draw_requests(trie, size.lists, size.list_length), strict=True))
+    for kind, own in requests.items():
+        for way, ms in constraint.step_milliseconds(trie, own, size.vocab, device).items():
+            found[f"{kind}, {way}"] = ms
+            _show(f"constraint, {size.items:,} items, {size.lists} lists, {kind}, {way}: {ms:.3f} ms a step")
     model = load_model(folder, dtype="auto").to(device).eval()
-    lists = {"batch": size.lists, "items": size.list_length, "prompt": size.rollouts.prompt_tokens, "repeats": 2}
+    lists = {"batch": size.lists, "items": size.list_length, "prompt": size.rollouts.prompt_tokens, "repeats": 1}
     cost = constraint.measure(model, tokenizer.eos_token_id, trie, **lists)
-    by_step = 1000 * cost.processing / cost.tokens
-    text = f"catalog constraint, {size.items:,} items, {size.lists} lists: {cost.share:.1%} of the generation time, "
-    found = {**cost._asdict(), "items": size.items, "lists": size.lists, "share": cost.share, "ms_by_step": by_step}
-    return found, text + f"{by_step:.2f} ms a step"
+    found |= {**cost._asdict(), "items": size.items, "lists": size.lists, "share": cost.share}
+    text = (
+        f"catalog constraint, {size.items:,} items, {size.lists} lists: {cost.share:.1%} of the generation time token "
+    )
+    return found, text + f"by token, {cost.constrained:.2f} s; by jump-forward decoding {cost.jumping:.2f} s"
+
+
+def _head(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, float], str]:
+    """Return the milliseconds of the head, forward and backward, by what it computes."""
+    model = load_model(folder, dtype=torch.bfloat16 if device == "cuda" else torch.float32).to(device)
+    catalog, trie, tokenizer = catalog_of(size.items, size.vocab)
+    found: dict[str, float] = {}
+    for name, milliseconds in head_milliseconds(model, World(catalog, tokenizer), trie, size.head_tokens):
+        found[name] = milliseconds
+        _show(f"head, {size.head_tokens:,} tokens, {name}: {milliseconds:.2f} ms")
+    rows = [f"| {name} | {own:.2f} |" for name, own in found.items()]
+    return found, "\n".join([f"| head, {size.head_tokens:,} tokens | ms |", "|---|---|", *rows])
+
+
+def _show(line: str) -> None:
+    """Print a figure at once: a run that is cut off keeps what it has measured."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 _PARTS: dict[str, Callable[[Path, str, Size, float | None], tuple[dict[str, Any], str]]] = {
     "step": _step,
     "rollouts": _rollouts,
     "constraint": _constraint,
+    "head": _head,
 }
 
 

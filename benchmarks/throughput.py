@@ -1,19 +1,33 @@
-"""Tokens per second of rollouts, and the peak of a GPU."""
+"""Tokens per second of rollouts, milliseconds of the LM head, and the peak of a GPU."""
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import GenerationConfig
 from trl.trainer.utils import get_peak_flops
 
-from benchmarks.side_by_side import GENERATIONS
+from benchmarks.constraint import draw_requests
+from benchmarks.side_by_side import GENERATIONS, World, draw_rollouts
+from benchmarks.side_by_side import Lengths as StepLengths
 from benchmarks.timing import clock, least_seconds
+from convrec.data.catalog import Catalog
+from convrec.generation import device_lists, jump_forward
 from convrec.generation.pretrained import load_model
+from convrec.generation.trie import CatalogTrie, catalog_trie
 from convrec.project.device import release_memory
+from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.logprobs import log_prob_head
 from convrec.training.rl.rollouts import generate_groups
 
+# The state of the constraint on the CPU; on the device; on the device, with passes as CUDA graphs, as in a training.
+WAYS = ("CPU state", "device state", "CUDA graphs")
 RTX_4090 = 165.2e12  # dense bfloat16; TRL's table of peaks lacks it
 
 
@@ -47,6 +61,94 @@ def rollout_speed(folder: Path, device: str, lengths: Lengths) -> float:
         clock(model.device)
 
     return lengths.total / least_seconds(sample, 2)
+
+
+class Speed(NamedTuple):
+    """What is written per second, and how long a list is on average."""
+
+    tokens: float
+    lists: float
+    tokens_a_list: float
+    seconds: float
+
+
+@cache
+def catalog_of(items: int, vocab: int) -> tuple[Catalog, CatalogTrie, Any]:
+    """Return an invented catalog, its trie, and the byte-level BPE that writes its lines."""
+    world = World.invented(items, vocab)
+    return world.catalog, catalog_trie(world.catalog, world.tokenizer), world.tokenizer
+
+
+@contextmanager
+def _decoding(way: str) -> Iterator[None]:
+    """Decode in one of `WAYS`."""
+    chosen, graphs = jump_forward._is_device, device_lists._Graphs
+    jump_forward._is_device = lambda _: way != WAYS[0]
+    if way != WAYS[2]:
+        device_lists._Graphs = lambda run, _: graphs(run, False)  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        jump_forward._is_device, device_lists._Graphs = chosen, graphs  # type: ignore[misc]
+
+
+def constrained_speed(
+    model: Any, catalog: Catalog, trie: CatalogTrie, tokenizer: Any, lists: int, length: int, prompt: int, way: str
+) -> Speed:
+    """Return the speed of sampled lists, guided by 200 random items each, as a training samples them."""
+    constraint = RolloutConstraint(catalog, trie, length)
+    prompts = Lengths(lists // GENERATIONS, prompt, 1).draw()
+    _, guided = draw_requests(trie, len(prompts), length)
+    rows = [
+        {"seen_titles": [], "guided_items": own.log_weights.items, "log_weights": own.log_weights.logs}
+        for own in guided[::GENERATIONS]
+        for _ in range(GENERATIONS)
+    ]
+    constraint.begin(prompts, rows)
+    end = tokenizer.eos_token_id
+    config = GenerationConfig(do_sample=True, top_k=0, max_new_tokens=4096, pad_token_id=end, eos_token_id=[end])
+    written: list[int] = []
+
+    def sample() -> None:
+        found = generate_groups(model, prompts, config, constraint)
+        clock(model.device)
+        written.append(sum(map(len, found)))
+
+    torch.manual_seed(0)
+    with _decoding(way):
+        seconds = least_seconds(sample, 2)
+    tokens = sum(written[1:]) / 2
+    return Speed(tokens / seconds, lists / seconds, tokens / lists, seconds)
+
+
+def head_milliseconds(model: Any, world: World, trie: CatalogTrie, tokens: int) -> Iterator[tuple[str, float]]:
+    """Yield what a head computes, and its median time for about this many tokens, forward and backward."""
+    lists = max(1, tokens // 200)
+    prompts, completions = draw_rollouts(world, StepLengths(prompt=64), lists + -lists % GENERATIONS, 0)
+    rows = [[*prompt, *own] for prompt, own in zip(prompts, completions, strict=True)]
+    width = -(-tokens // len(rows))
+    ids = torch.tensor([row[:64] + (row[64:] + row[-1:] * width)[:width] for row in rows], device=model.device)
+    mask = torch.tensor([[1] * min(len(row), 64 + width) + [0] * (64 + width - len(row)) for row in rows])
+    states = torch.randn(len(rows), width, model.config.hidden_size, device=model.device, dtype=model.dtype)
+    states.requires_grad_()
+    constraint = RolloutConstraint(world.catalog, trie, 20)
+    constraint.begin(prompts, [{"seen_titles": []} for _ in prompts])
+    allowed = constraint.allowed(np.stack([ids.cpu().numpy(), mask.numpy()]), width)
+    mask = mask.to(model.device)
+    ways: dict[str, tuple[RolloutConstraint | None, bool]] = {"whole vocabulary": (None, False)}
+    ways |= {"constrained": (constraint, False)}
+    if model.device.type == "cuda":
+        ways |= {"constrained, compiled": (constraint, True)}
+    for name, (own, compiled) in ways.items():
+        score, times = log_prob_head(model, 1.0, 1.0, own, compiled), []
+        for _ in range(12):
+            model.zero_grad()
+            states.grad = None
+            start = clock(model.device)
+            log_probs, _ = score(states, ids, mask, allowed if own else None)
+            log_probs.sum().backward()
+            times.append(clock(model.device) - start)
+        yield name, 1000 * median(times[2:])
 
 
 def vllm_speed(folder: Path, device: str, lengths: Lengths) -> float | None:

@@ -10,14 +10,15 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
+from convrec.generation.device_state import DeviceState
 from convrec.generation.line_tokens import generation_prompt, tokenize_lines
 from convrec.generation.processors import CatalogConstraint
-from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
+from convrec.generation.trie import DONE, CatalogTrie, ListRequest, LogWeights
 from convrec.project.errors import InputError
 from convrec.training.embedded import make_model
 from convrec.training.rl.logprobs import sampled_log_probs
 from tests.generation.small import sizes
-from tests.generation.vocabularies import TOKENIZERS, by_item, log_weights
+from tests.generation.vocabularies import FILMS, TOKENIZERS, by_item, log_weights
 
 KINDS = pytest.mark.parametrize("kind", sorted(TOKENIZERS))
 LINES = ["Alien (1979)", "Alien", "Alien 3 (1992)", "Heat (1995)", "Up (2009)"]  # the beginnings of others, and others
@@ -219,3 +220,28 @@ def test_weights_whose_items_do_not_ascend_are_refused(items):
     weights = LogWeights(np.array(items), np.zeros(2))
     with pytest.raises(InputError, match="log_weights: its items do not ascend"):
         _Tiny("embedded").trie.check([ListRequest(1, log_weights=weights)])
+
+
+@KINDS
+@pytest.mark.parametrize("seed", range(20))
+def test_the_state_on_a_device_takes_the_tokens_of_the_state_on_the_cpu(kind, seed):
+    """The same scores, guided and not, until all lists have ended."""
+    rng = np.random.default_rng(seed)
+    films = [str(item) for item in FILMS[: rng.integers(2, len(FILMS) + 1)]]
+    trie, vocab = CatalogTrie.build(films, TOKENIZERS[kind]()), len(TOKENIZERS[kind]()) + 3
+    requests = []
+    for _ in range(5):
+        order = rng.permutation(len(films)).tolist()
+        length, banned = int(rng.integers(1, len(films))), order[:1]
+        allowed = [None, order[: length + 1]][rng.integers(2)]
+        drawn = dict(zip(order, rng.normal(scale=3, size=rng.integers(len(films) + 1)), strict=False))
+        requests.append(ListRequest(length, banned, allowed, log_weights(drawn)))
+    state, own = ConstraintState(trie, requests, vocab), DeviceState(trie, requests, torch.device("cpu"))
+    longest = max(map(len, TOKENIZERS[kind]()(films).input_ids)) + 2
+    while not state.is_done:
+        scores = torch.from_numpy(rng.normal(size=(5, vocab)))
+        edges = own.choose(scores)
+        written = state.jump(state.mask_(scores.clone()).argmax(1).tolist())
+        tokens, held = own.tokens(*own.jump(edges), longest)
+        assert [row[is_own].tolist() for row, is_own in zip(tokens, held, strict=True)] == written
+    assert (own.nodes == DONE).all()

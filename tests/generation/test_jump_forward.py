@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
+from convrec.generation import jump_forward
 from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists
 from convrec.generation.line_tokens import generation_prompt
 from convrec.generation.processors import CatalogConstraint
@@ -54,6 +55,12 @@ class _Small:
 @pytest.fixture(scope="module", params=sorted(TOKENIZERS))
 def small(request) -> _Small:
     return _Small(request.param)
+
+
+@pytest.fixture(autouse=True, params=["cpu", "as on a GPU"])
+def how(request, monkeypatch) -> None:
+    """Decodes as on a CPU, and as on a GPU but for CUDA graphs."""
+    monkeypatch.setattr(jump_forward, "_is_device", lambda _: request.param != "cpu")
 
 
 def test_greedy_lists_are_those_of_generate(small):

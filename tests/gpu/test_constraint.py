@@ -1,17 +1,22 @@
 """The catalog constraint on the device: the lists and masks of the CPU, and its cost."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
+from convrec.generation import jump_forward
 from convrec.generation.allowed_tokens import allowed_tokens
 from convrec.generation.engine import TransformersEngine, token_ids
-from convrec.generation.pretrained import load_config, load_tokenizer
+from convrec.generation.jump_forward import write_lists
+from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.generation.trie import CatalogTrie
 from convrec.training.embedded import make_model
 from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 from tests.generation.small import sizes
+from tests.generation.vocabularies import log_weights
 from tests.small_project import ROOT
 
 HALF_BILLION = ROOT / "configs" / "shapes" / "Qwen--Qwen2.5-0.5B-Instruct.json"
@@ -69,3 +74,21 @@ def test_the_constraint_costs_little_of_the_generation_time(device, figure):
     assert 0 < cost.processing < cost.constrained
     if on_gpu:
         assert cost.share < 0.1
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_lists_written_on_the_device_are_those_of_the_state_on_the_cpu(folder, device, penalty, monkeypatch):
+    """Guided, of prompts of several lengths, of which some repeat: on a GPU, the passes are CUDA graphs."""
+    tokenizer = load_tokenizer(folder)
+    trie, model = make_trie(tokenizer), load_model(folder, dtype=torch.float32).to(device).eval()
+    ids = [row for row in token_ids(tokenizer, prompts_of(4)) for _ in range(3)]
+    requests = [replace(own, log_weights=log_weights({20: 2.0, 31: -1.0, 40: 3.0})) for own in REQUESTS[:11]]
+    requests.append(replace(REQUESTS[0], length=9))
+    lists = []
+    for on_device in (True, False):
+        monkeypatch.setattr(jump_forward, "_is_device", lambda _, on_device=on_device: on_device)
+        lists.append(write_lists(model, ids, trie, requests, penalty=penalty))
+    assert lists[0] == lists[1] and len(set(map(tuple, lists[0]))) > 4
+    monkeypatch.setattr(jump_forward, "_is_device", lambda _: True)
+    sampled = [write_lists(model, ids, trie, requests, penalty=penalty, temperature=1.0) for _ in range(2)]
+    assert sampled[0] != sampled[1], "a CUDA graph draws anew"

@@ -61,7 +61,7 @@ class AllowedTokens:
         parts = [self.layers.ravel(), *self.opened, *self.closed]
         one = torch.from_numpy(np.concatenate(parts)).to(device, non_blocking=True)  # one transfer
         layers, opened_at, opened, closed_at, closed = one.split([len(part) for part in parts])
-        allowed = torch.from_numpy(self.bases).to(device)[layers]
+        allowed = torch.from_numpy(self.bases).to(device, non_blocking=True)[layers]
         allowed[opened_at, opened] = True
         allowed[closed_at, closed] = False
         return allowed.view(*self.layers.shape, -1) if size else allowed

@@ -18,6 +18,8 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from convrec.generation.constraint import ConstraintState
+from convrec.generation.device_lists import can_place, write_on_device
+from convrec.generation.device_state import DeviceState, distinct
 from convrec.generation.full_attention import order_hindrance
 from convrec.generation.trie import CatalogTrie, ListRequest
 
@@ -76,11 +78,8 @@ def pad_prompts(prompts: Sequence[Sequence[int]], device: Any) -> tuple[torch.Te
     return ids, mask
 
 
-def prefill(model: Any, ids: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor, cache: Cache) -> None:
-    """Read all but the last token of padded prompts into a cache, which then has these rows of it, perhaps repeated.
-
-    Shape: ids, mask (B, L); rows (R,).
-    """
+def prefill(model: Any, ids: torch.Tensor, mask: torch.Tensor, cache: Cache) -> None:
+    """Read all but the last token of padded prompts into a cache. Shape: ids, mask (B, L)."""
     if ids.shape[1] > 1:
         model(
             input_ids=ids[:, :-1],
@@ -90,7 +89,6 @@ def prefill(model: Any, ids: torch.Tensor, mask: torch.Tensor, rows: torch.Tenso
             use_cache=True,
             logits_to_keep=1,
         )
-        cache.batch_select_indices(rows)
 
 
 def can_jump(model: Any) -> bool:
@@ -103,6 +101,10 @@ def can_jump(model: Any) -> bool:
     is_partitioned = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(base)
     needed = {"position_ids", "past_key_values", "logits_to_keep"}
     return needed <= taken and not is_partitioned and order_hindrance(base) is None
+
+
+def _is_device(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 @torch.no_grad()
@@ -121,12 +123,18 @@ def write_lists(
     penalty comes first, then the guidance of the request, then the temperature. Consecutive equal prompts are read
     once. Raises `InputError` for a request that cannot be met.
     """
-    trie.check(requests)
-    distinct, index = distinct_runs(prompts)
-    ids, mask = pad_prompts(distinct, model.device)
+    trie.check(distinct(requests))
+    unequal, index = distinct_runs(prompts)
+    ids, mask = pad_prompts(unequal, model.device)
     rows = torch.tensor(index, device=model.device)
     cache = Cache(layer_class_to_replicate=_RoomyLayer)
-    prefill(model, ids, mask, rows, cache)
+    prefill(model, ids, mask, cache)
+    if _is_device(model.device) and len(cache) and can_place(model) and DeviceState.fits(trie, requests):
+        state_there = DeviceState(trie, requests, model.device)
+        longest = trie.longest(max(request.length for request in requests))
+        how: dict[str, Any] = {"penalty": penalty, "temperature": temperature, "use_graphs": ids.is_cuda}
+        return write_on_device(model, ids, mask, rows, cache, state_there, longest, **how)
+    cache.batch_select_indices(rows)
     ids, mask = ids[rows], mask[rows]
     positions = mask.sum(dim=1)  # of the next token
     block, block_positions = ids[:, -1:], positions[:, None] - 1

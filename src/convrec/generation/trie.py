@@ -142,6 +142,31 @@ class CatalogTrie:
         return np.where(is_single, tokens, -1)
 
     @cached_property
+    def runs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The runs of edges that begin with one that can be chosen, and go on as long as one token alone can follow.
+
+        The first three arrays are by edge (E,), and hold of those that begin a run the place of its first token among
+        the tokens of all runs, the last array, its length, and its last edge.
+        """
+        following = np.where(self.forced[NUM_ROOTS:] >= 0, self.pointers[NUM_ROOTS:-1], -1)
+        begins = np.ones(len(self.keys), bool)
+        begins[following[following >= 0]] = False
+        first = np.flatnonzero(begins)
+        starts, lengths, ends = np.zeros(len(self.keys), np.int64), begins.astype(np.int64), np.arange(len(self.keys))
+        levels = [(first, first)]
+        while len(levels[-1][0]):
+            run, edges = levels[-1]
+            run, edges = run[following[edges] >= 0], following[edges[following[edges] >= 0]]
+            lengths[run] += 1
+            ends[run] = edges
+            levels.append((run, edges))
+        starts[first] = np.cumsum(lengths[first]) - lengths[first]
+        tokens = np.zeros(len(self.keys), np.int64)
+        for place, (run, edges) in enumerate(levels):
+            tokens[starts[run] + place] = self.keys[edges] & TOKEN
+        return starts, lengths, ends, tokens
+
+    @cached_property
     def last_edges(self) -> np.ndarray:
         """The edge that leads to each leaf. Shape: (P,)."""
         nodes = NUM_ROOTS + np.arange(len(self.keys))
@@ -159,8 +184,8 @@ class CatalogTrie:
         return np.where((starts < ends)[:, None], spans, 0)
 
     @cached_property
-    def _child_keys(self) -> np.ndarray:
-        """Return parent * (P + 1) + first leaf of each edge, ascending. Shape: (E,)."""
+    def child_keys(self) -> np.ndarray:
+        """The keys parent * (P + 1) + first leaf of the edges, ascending. Shape: (E,)."""
         return (self.keys >> 32) * (len(self.first_edges) + 1) + self.spans[:, 0]
 
     def node_spans(self, nodes: np.ndarray) -> np.ndarray:
@@ -174,7 +199,7 @@ class CatalogTrie:
         edges: np.ndarray = self.first_edges[leaves].astype(np.int64)
         below = np.flatnonzero(nodes >= NUM_ROOTS)
         keys = nodes[below] * (len(self.first_edges) + 1) + leaves[below]
-        edges[below] = np.searchsorted(self._child_keys, keys, side="right") - 1
+        edges[below] = np.searchsorted(self.child_keys, keys, side="right") - 1
         return edges
 
     def longest(self, length: int) -> int:

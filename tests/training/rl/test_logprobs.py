@@ -8,6 +8,7 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from convrec.training.rl import logprobs
 from convrec.training.rl.logprobs import add_log_prob_head, sampled_log_probs
+from tests.training.rl.tiny import series, tiny_trainer
 
 
 @given(st.integers(0, 1000), st.sampled_from([1.0, 1.5, 0.8]), st.sampled_from([1.0, 0.7]), st.booleans())
@@ -80,6 +81,21 @@ def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty,
     assert largest.rows == 2
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_entropy_is_computed_in_the_loss_alone(tiny_model, tmp_path, monkeypatch):
+    """Not for the reference; what is logged is the entropy of the policy that samples."""
+    asked, head = [], logprobs.sampled_log_probs
+
+    def scored(*args):
+        asked.append(args[-1])
+        return head(*args)
+
+    monkeypatch.setattr(logprobs, "sampled_log_probs", scored)
+    trainer = tiny_trainer(tiny_model, tmp_path, beta=0.1)
+    trainer.train()
+    assert sorted(asked) == [False, True]
+    assert len(series(trainer, "entropy")) == 1 and series(trainer, "entropy")[0] > 1
 
 
 class LargestTensor(TorchDispatchMode):

@@ -54,15 +54,14 @@ class RolloutConstraint:
         """Return the logits processor for one call of `generate` with these prompts."""
         return CatalogConstraint(self.trie, [self.request(prompt) for prompt in prompts])
 
-    def allowed(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int) -> AllowedTokens:
+    def allowed(self, rows: np.ndarray, width: int) -> AllowedTokens:
         """Return which tokens are allowed at each position of each completion.
 
         The log-probabilities of one completion are needed up to three times; what is allowed is found once.
 
-        Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of `width` on the right.
+        Shape: rows (2, B, L), from `on_host`: prompts padded on the left, completions of `width` on the right.
         """
-        both = torch.stack([input_ids, attention_mask.to(input_ids.dtype)]).cpu().numpy()  # one transfer
-        (ids, mask), split = (both[0], both[1] == 1), both.shape[2] - width
+        (ids, mask), split = (rows[0], rows[1] == 1), rows.shape[2] - width
         keys = [
             (_key(row[:split][is_own[:split]]), _key(row[split:][is_own[split:]]))
             for row, is_own in zip(ids, mask, strict=True)
@@ -73,6 +72,12 @@ class RolloutConstraint:
             found = allowed_tokens(self.trie, requests, ids[new, split:], mask[new, split:])
             self._allowed |= {keys[i]: found.rows(slice(place, place + 1)) for place, i in enumerate(new)}
         return AllowedTokens.stack([self._allowed[key] for key in keys], width)
+
+
+def on_host(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> np.ndarray:
+    """Return ids and mask (B, L) as one array, by one transfer, which waits for the device's work. Shape: (2, B, L)."""
+    both: np.ndarray = torch.stack([input_ids, attention_mask.to(input_ids.dtype)]).cpu().numpy()
+    return both
 
 
 def _key(tokens: Sequence[int] | np.ndarray) -> bytes:

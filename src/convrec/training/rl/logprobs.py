@@ -9,12 +9,13 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from trl.trainer.utils import FusedCausalLMOutput
 
+from convrec.generation.allowed_tokens import AllowedTokens
 from convrec.generation.full_attention import text_config
 from convrec.training.rl.compiled import Compiler
-from convrec.training.rl.constrained import RolloutConstraint
+from convrec.training.rl.constrained import RolloutConstraint, on_host
 from convrec.training.rl.shared_prompts import completion_states
 
-Head = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+Head = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 MAX_LOGITS = 2**25  # logits in memory at a time: 128 MiB in float32
 MAX_LOGITS_ON_GPU = 2**27
@@ -28,8 +29,11 @@ def sampled_log_probs(
     allowed: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
     guidance: tuple[torch.Tensor, torch.Tensor] | None = None,
+    with_entropy: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return each next token's log-probability and the entropy at its position, under the distribution of rollouts.
+
+    Without entropy, the second is 0.
 
     As in transformers' sampling, a repetition penalty applies to every token that occurs earlier in the row: its logit
     is divided by the penalty if positive, and multiplied by it if negative (Keskar et al., arXiv 1909.05858). Then
@@ -51,6 +55,8 @@ def sampled_log_probs(
         scores = scores.masked_fill(~allowed, -torch.inf)
     log_probs = scores.float().log_softmax(dim=-1) if scores.dtype.itemsize < 4 else scores.log_softmax(dim=-1)
     written = log_probs.gather(2, input_ids[:, -kept:, None]).squeeze(2)
+    if not with_entropy:
+        return written, torch.zeros_like(written)
     with torch.no_grad():  # last, so that a checkpoint's backward pass, which needs no entropy, ends before it
         finite = log_probs if allowed is None else log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
         entropy = -(finite.exp() * finite).sum(dim=-1)
@@ -81,18 +87,24 @@ def add_log_prob_head(
 ) -> None:
     """Make `model(input_ids=…, attention_mask=…, completion_width=K)` score the last K tokens of each row.
 
-    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does, from compiled code if it is `compiled`.
+    It then returns `log_probs` and `entropy` (B, K), as `log_prob_head` does, from compiled code if it is `compiled`;
+    the entropy is 0 where `with_entropy` is false.
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
     """
     original, score = model.forward, log_prob_head(model, penalty, temperature, constraint, compiled)
 
     @functools.wraps(type(model).forward)
-    def forward(self: Any, *args: Any, completion_width: int | None = None, **kwargs: Any) -> Any:
+    def forward(
+        self: Any, *args: Any, completion_width: int | None = None, with_entropy: bool = True, **kwargs: Any
+    ) -> Any:
         if completion_width is None:
             return original(*args, **kwargs)
         ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
-        log_probs, entropy = score(completion_states(self, ids, mask, completion_width), ids, mask)
+        rows = None if constraint is None else on_host(ids, mask)  # before a GPU has work for which it would wait
+        states = completion_states(self, ids, mask, completion_width)
+        allowed = None if constraint is None or rows is None else constraint.allowed(rows, completion_width)
+        log_probs, entropy = score(states, ids, mask, allowed, with_entropy)
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)
 
     model.forward = MethodType(forward, model)
@@ -103,6 +115,8 @@ def log_prob_head(
 ) -> Head:
     """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
 
+    Under a constraint, it also takes which tokens are allowed.
+
     Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
     again in the backward pass. Under a constraint, only the logits of the catalog's tokens are, if these are at most
     half of the vocabulary. On padding, both results are 0.
@@ -110,15 +124,21 @@ def log_prob_head(
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
     log_probs_of = Compiler().compile(sampled_log_probs) if compiled else sampled_log_probs
-    alphabet = None if constraint is None else torch.from_numpy(constraint.trie.alphabet)
+
+    @functools.cache
+    def alphabet_on(device: torch.device) -> torch.Tensor | None:
+        return None if constraint is None else torch.from_numpy(constraint.trie.alphabet).to(device)
 
     def score_in_chunks(
-        states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor
+        states: torch.Tensor,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        open_rows: AllowedTokens | None = None,
+        with_entropy: bool = True,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width, vocab = states.shape[1], text_config(model).vocab_size
         padding = mask[:, -width:] == 0
-        open_rows = None if constraint is None else constraint.allowed(ids, mask, width)
-        tokens = None if alphabet is None else alphabet.to(ids.device)
+        tokens = alphabet_on(ids.device)
         is_cut = tokens is not None and 2 * len(tokens) <= vocab and _has_rows(model)
         to_logits = _logits_of(model, tokens if is_cut else None)
         if tokens is not None and is_cut:  # the others have probability 0, and a penalty of theirs changes nothing
@@ -138,7 +158,7 @@ def log_prob_head(
                 if not is_cut:
                     allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
             log_probs: tuple[torch.Tensor, torch.Tensor] = log_probs_of(
-                to_logits(states), ids, penalty, temperature, allowed, mask, guidance
+                to_logits(states), ids, penalty, temperature, allowed, mask, guidance, with_entropy
             )
             return log_probs
 

@@ -61,7 +61,8 @@ def generate_groups(
             rows, cache = torch.tensor(index, device=model.device), None
             if width > 1 and len(distinct) < len(prompts):
                 cache = DynamicCache(config=model.config)
-                prefill(model, ids, mask, rows, cache)
+                prefill(model, ids, mask, cache)
+                cache.batch_select_indices(rows)
             output = model.generate(input_ids=ids[rows], attention_mask=mask[rows], past_key_values=cache, **decoding)
     completions = output[:, width:]
     ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=model.device))

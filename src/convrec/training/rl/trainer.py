@@ -223,9 +223,10 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         attention_mask: torch.Tensor,
         logits_to_keep: int,
         batch_size: int | None = None,
+        compute_entropy: bool = False,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Return log-probabilities and entropies (B, T) of the completions, and None.
+        """Return log-probabilities and entropies (B, T) of the completions, and None; entropies 0 if not asked for.
 
         Batches hold prompts of similar length. Shape: input_ids, attention_mask (B, P + T), with T = `logits_to_keep`.
         """
@@ -243,6 +244,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                     input_ids=torch.cat([prompts, ids], dim=1),
                     attention_mask=torch.cat([prompt_mask, mask], dim=1),
                     completion_width=ids.shape[1],
+                    with_entropy=compute_entropy,
                 )
             both = torch.stack([output.log_probs, output.entropy])
             scored.append(torch.nn.functional.pad(both, (0, logits_to_keep - ids.shape[1])))
@@ -315,6 +317,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 torch.cat([inputs["prompt_ids"], completion_ids], dim=1),
                 attention_mask,
                 completion_ids.size(1),
+                compute_entropy=True,
             )
             num_items = inputs["num_items_in_batch"].clamp(min=1) * share / steps / self.accelerator.num_processes
             output = self._objective(logps, inputs, num_items)
