@@ -89,6 +89,18 @@ def _weight(translator, item) -> float:
     return by_item(asked.request.log_weights).get(CATALOG.items.index(item), 0.0)
 
 
+def test_the_reasons_are_of_the_evidence_that_guided_the_list(users, live, translator):
+    live.follow("1", translator)
+    (asked,) = translator.prepare(["a film with heists please"], 3)
+    for number in range(40):
+        users.accept(f"u{number}", ROCKY)
+        users.accept(f"v{number}", ALIEN, messages=[{"role": "user", "content": "space please"}])
+    live.update()
+    (again,) = translator.prepare(["a film with heists please"], 3)
+    said = [[why for own in translator.explain([ROCKY], one) for why in own] for one in (asked, again)]
+    assert "Liked by" not in str(said[0]) and "Liked by 5 people" in str(said[1])
+
+
 def test_what_users_accept_is_evidence_until_they_take_it_back_or_are_deleted(store, users, live, translator):
     live.follow("1", translator)
     before = {item.id: _weight(translator, item) for item in (ROCKY, JAWS, ALIEN)}
