@@ -166,11 +166,10 @@ class Service:
         try:
             answered = await ask(model)
         except BaseException as error:  # also cancelled: too late, or the client has left
-            other = roles[CHALLENGER if arm == CHAMPION else CHAMPION]
-            is_wrong = isinstance(error, InputError) and await self._rejects(other, question)
+            is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
             if not is_wrong:
                 await asyncio.to_thread(self._record_lost, began, question.user_id, experiment.id, arm)
-            if is_wrong or arm == CHAMPION or not isinstance(error, Exception):
+            if arm == CHAMPION or not isinstance(error, Exception):
                 raise
             answered = await ask(champion)
             logger.error("version %s failed on a question that the champion answers: %s", model.version, error)
@@ -179,12 +178,16 @@ class Service:
         self.metrics.experiment_answers.labels(arm).inc()
         return Routed(answered, model.version, experiment.id, arm)
 
-    async def _rejects(self, model: ServedModel, question: Question) -> bool:
-        try:
-            await model.prepare(question.said, **question.model_dump(include=_OPTIONS - {"reasons"}))
-        except InputError as error:
-            return not (isinstance(error, NothingLeft) and question.or_fewer)
-        return False
+    async def _is_wrong(self, question: Question, roles: Roles) -> bool:
+        """Return whether the models of both arms reject a question."""
+        for role in (CHAMPION, CHALLENGER):
+            try:
+                await roles[role].prepare(question.said, **question.model_dump(include=_OPTIONS - {"reasons"}))
+                return False
+            except InputError as error:
+                if isinstance(error, NothingLeft) and question.or_fewer:
+                    return False
+        return True
 
     def _record_lost(self, began: datetime, user_id: str | None, experiment: str, arm: str) -> None:
         """Record an answer without items: what an arm owed a user also counts for the experiment."""
