@@ -7,6 +7,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +79,23 @@ def choose_stages(names: list[str] | None = None, force: list[str] | None = None
 
 def needs_run(stage: str) -> bool:
     """Return whether DVC reports changed inputs, parameters, command or outputs."""
-    with Repo(".", _wait_for_lock=True) as repo:
+    with _opened() as repo:
         return bool(repo.status(targets=[stage], with_deps=False))
+
+
+@contextmanager
+def _opened() -> Iterator[Repo]:
+    """Open the repository. Raises `InputError` for a damaged list of readers and writers."""
+    with Repo(".", _wait_for_lock=True) as repo:
+        _forget_dead_holders(repo)
+        try:
+            yield repo
+        except (DvcException, UnicodeDecodeError) as error:
+            damage = RWLockFileCorruptedError | RWLockFileFormatError | UnicodeDecodeError
+            if isinstance(error, damage) or isinstance(error.__cause__, damage):
+                path = os.path.relpath(Path(str(repo.tmp_dir), RWLOCK_FILE))
+                raise InputError(f"{path}: damaged; remove it while no DVC process works here") from None
+            raise
 
 
 def _forget_dead_holders(repo: Repo) -> None:
@@ -99,10 +116,8 @@ def reproduce(stage: str, force: bool = False) -> int:
     """
     logging.getLogger("dvc").setLevel(logging.CRITICAL)  # errors are reported here
     try:
-        with Repo(".", _wait_for_lock=True) as repo:
-            _forget_dead_holders(repo)
-            with restored_on_error(Path("dvc.lock")):
-                repo.reproduce(stage, single_item=True, force=force)
+        with _opened() as repo, restored_on_error(Path("dvc.lock")):
+            repo.reproduce(stage, single_item=True, force=force)
         return 0
     except DvcException as error:
         cause = error.__cause__
@@ -111,9 +126,6 @@ def reproduce(stage: str, force: bool = False) -> int:
                 f"{stage}: {os.path.relpath(cause.filename)}: no such file or folder, but the stage reads it; run the "
                 "stage that makes it, copy it there, or correct its name in params.yaml"
             ) from None
-        if isinstance(cause, RWLockFileCorruptedError | RWLockFileFormatError | UnicodeDecodeError):
-            path = Path(str(repo.tmp_dir), RWLOCK_FILE)
-            raise InputError(f"{os.path.relpath(path)}: damaged; remove it while no DVC process works here") from None
         if isinstance(cause, StageCmdFailedError) and (found := _STATUS.search(str(cause))):
             status = int(found.group(1))
             return status if status >= 0 else 128 - status

@@ -200,6 +200,8 @@ def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone():
     assert row["disliked_titles"] == ["Go", "Hello - Adele (2015)", "Chess"] and row["user_id"] == "12"
     assert row["seen_titles"] == ["Chess", "Go", "Hello - Adele (2015)"]
     assert [(q["source"], q["value"]) for q in quarantine.rows] == [("disliked_titles", "5")]
+    (row,) = usable_rows([("f:1", raw | {"user_id": "anonymous"})], GAMES, quarantine)
+    assert row["user_id"] == "", "nobody, not one person"
     for name, wrong in (("user_id", [1]), ("disliked_titles", "Go")):
         assert usable_rows([("f:1", raw | {name: wrong})], GAMES, quarantine) == []
 

@@ -74,6 +74,7 @@ def test_the_table_shows_n(score):
         ({"conversation_id": "a"}, {"conversation_id": "b"}),
         ({"user_id": 1, "conversation_id": "c"}, {"user_id": 2, "conversation_id": "c", "prompt_id": "p"}),
         ({"user_id": "", "conversation_id": "c"}, {"user_id": None, "conversation_id": "d"}),
+        ({"user_id": "Anonymous", "conversation_id": "c"}, {"user_id": "null", "conversation_id": "d"}),
     ],
 )
 def test_rows_of_one_person_are_drawn_together(tmp_path, catalog, one, other):

@@ -1,11 +1,13 @@
 """The model that a training writes; a training that diverges stops, and no model of it is written."""
 
 import math
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from transformers.integrations import deepspeed
 from trl import SFTTrainer
 
 from convrec.generation.export import export_model, lora_config, write_model
@@ -68,6 +70,15 @@ def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
     torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(written(ids).logits, AutoModelForCausalLM.from_pretrained(base)(ids).logits)
     assert written.generation_config.repetition_penalty == 1.3
+
+
+def test_a_model_is_loaded_whole_after_a_training_with_zero3(model, tmp_path, monkeypatch):
+    """DeepSpeed's configuration outlives the training; with it, all processes would have to load the model together."""
+    config = MagicMock(**{"is_zero3.return_value": True})
+    monkeypatch.setattr(deepspeed, "_hf_deepspeed_config_weak_ref", lambda: config)
+    model.save_pretrained(tmp_path / "saved")
+    export_model(tmp_path / "saved", tmp_path / "saved", TOKENIZER, tmp_path / "written", 1.0)
+    assert not deepspeed.is_deepspeed_zero3_enabled() and (tmp_path / "written" / "model.safetensors").is_file()
 
 
 def test_the_model_has_the_number_format_of_its_base(tmp_path):

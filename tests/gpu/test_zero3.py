@@ -55,6 +55,17 @@ def _distance(one, other):
     return sum(float((one[name] - value).float().square().sum()) for name, value in other.items()) ** 0.5
 
 
+def test_one_process_of_two_writes_a_model_after_the_training(python_with, tiny_model, device, tmp_path):
+    """As where no checkpoint is better than the start. The other process takes no part in loading it."""
+    launch = accelerate("zero3", 2, tmp_path, on_cpu=device == "cpu")
+    options = json.dumps(OWN | {"use_cpu": device == "cpu", "per_device_train_batch_size": 8})
+    own = ["--model", str(tiny_model), "--output", str(tmp_path), "--steps", "1", "--options", options, "--export"]
+    program = ["tests.training.rl.tiny", "--given-rollouts", *own]
+    run_program([python_with("deepspeed"), *launch, *program], on_cpu=device == "cpu")
+    start, written = _weights(tiny_model), _weights(tmp_path / "start")
+    assert start.keys() == written.keys() and all(torch.equal(start[name], written[name]) for name in start)
+
+
 @pytest.mark.parametrize("kind", ["sft", "rank_grpo"])
 @pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_it_trains_as_without_it_when_it_is_resumed(python_with, tiny_model, device, tmp_path, kind, bf16, figure):

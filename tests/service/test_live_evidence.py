@@ -89,6 +89,18 @@ def _weight(translator, item) -> float:
     return by_item(asked.request.log_weights).get(CATALOG.items.index(item), 0.0)
 
 
+def test_the_reasons_are_of_the_evidence_that_guided_the_list(users, live, translator):
+    live.follow("1", translator)
+    (asked,) = translator.prepare(["a film with heists please"], 3)
+    for number in range(60):
+        item, said = (ROCKY, HEIST) if number < 8 else (ALIEN, [{"role": "user", "content": "space please"}])
+        users.accept(f"u{number}", item, messages=said)
+    live.update()
+    (again,) = translator.prepare(["a film with heists please"], 3)
+    assert translator.explain([ROCKY], asked) == [[]]
+    assert translator.explain([ROCKY], again)[0][0].startswith("Liked by 5 people")
+
+
 def test_what_users_accept_is_evidence_until_they_take_it_back_or_are_deleted(store, users, live, translator):
     live.follow("1", translator)
     before = {item.id: _weight(translator, item) for item in (ROCKY, JAWS, ALIEN)}

@@ -12,7 +12,7 @@ from prefect.logging import disable_run_logger
 
 from convrec.project.errors import InputError, NoSpace, Unavailable
 from tasks.command import StageFailed
-from tasks.dvc_stage import choose_stages, reproduce, run_stage, stages
+from tasks.dvc_stage import choose_stages, needs_run, reproduce, run_stage, stages
 from tests.small_project import make_project, run_in, set_params
 
 
@@ -100,11 +100,12 @@ def test_a_holder_of_an_earlier_container_is_forgotten(folder):
     assert reproduce("make") == 0
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"read": 3}', b"\xff"])
-def test_a_damaged_list_of_holders_is_told(folder, content):
+@pytest.mark.parametrize("content", [b"{", b"[]", b'{"read": 3}', b'{"write": {"out": 3}}', b"\xff"])
+@pytest.mark.parametrize("use", [reproduce, needs_run])
+def test_a_damaged_list_of_holders_is_told(folder, content, use):
     (folder / ".dvc" / "tmp" / "rwlock").write_bytes(content)
     with pytest.raises(InputError, match="^.dvc/tmp/rwlock: damaged; remove it while no DVC process works here$"):
-        reproduce("make")
+        use("make")
 
 
 def test_a_full_disk_leaves_dvc_lock_as_it_was(folder, monkeypatch, caplog):

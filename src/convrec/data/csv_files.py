@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from convrec.project.errors import InputError
+
 _BLOCK = 1 << 20  # bytes
 
 
@@ -21,11 +23,18 @@ def decode(line: bytes) -> str:
 
 
 def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
-    """Return the cells of a CSV as text; `options` are those of Polars. Only a file that is not UTF-8 is in memory."""
+    """Return the cells of a CSV as text; `options` are those of Polars. Only a file that is not UTF-8 is in memory.
+
+    Raises `InputError` for UTF-16 and UTF-32.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
     source: Path | bytes = path
     try:
         with path.open("rb") as file:
+            start = file.read(2)
+            if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
+                raise InputError(f"{path}: encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`")
+            file.seek(0)
             while block := file.read(_BLOCK):
                 decoder.decode(block)
         decoder.decode(b"", final=True)

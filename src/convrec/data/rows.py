@@ -14,7 +14,7 @@ from convrec.data.matching import Truth, truth_key
 from convrec.data.mentions import Mentions
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.times import NO_TIME, read_time
-from convrec.data.titles import normalise_text, usable_id, usable_title
+from convrec.data.titles import normalise_text, usable_id, usable_title, usable_user
 from convrec.project.text import is_clean
 
 _SHOWN = 20  # characters of a wrong role
@@ -104,7 +104,7 @@ def usable_rows(
         try:
             messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
-            prompt, user = usable_id(raw.get("prompt_id"), "prompt_id"), usable_id(raw.get("user_id"), "user_id")
+            prompt, user = usable_id(raw.get("prompt_id"), "prompt_id"), usable_user(raw.get("user_id"))
             truths, seen_items, disliked_items = (
                 _usable_items(field, raw, where, catalog, quarantine, line_column)
                 for field in ("groundtruth", "seen_titles", "disliked_titles")

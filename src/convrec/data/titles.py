@@ -16,6 +16,7 @@ from convrec.project.text import is_clean
 LONGEST_TITLE = 1000  # characters of a title; a longer one is not used
 # What files write, in any case, where an id, a year, another title or a metadata value is missing.
 MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "nat", "null", "none", "\\n", "-", "?", "unknown"}
+NOBODY = MISSING | {"anonymous", "anon", "guest", "undefined"}  # what clients send, too, where nobody is known
 YEARS = range(1000, 2101)  # the years that an item can have
 WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text that are read as a year
 
@@ -189,6 +190,12 @@ def usable_id(value: object, field: str) -> str:
         raise ValueError("NUL or half a character")
     text = _INVISIBLE.sub("", str(value)).strip()
     return "" if text.casefold() in MISSING else text
+
+
+def usable_user(value: object) -> str:
+    """Return the id of a person as `usable_id` does, "" also where it is that of nobody (see `NOBODY`)."""
+    own_id = usable_id(value, "user_id")
+    return "" if own_id.casefold() in NOBODY else own_id
 
 
 def year_gap(one: int | None, other: int | None) -> int:

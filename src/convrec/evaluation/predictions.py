@@ -12,7 +12,7 @@ from convrec.data.json_lines import json_lines
 from convrec.data.matching import UNKNOWN, Protocol, Truth, make_target
 from convrec.data.parsing import read_list
 from convrec.data.rows import usable_item
-from convrec.data.titles import usable_id
+from convrec.data.titles import usable_id, usable_user
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals
 from convrec.evaluation.headline import TOO_FEW
 from convrec.evaluation.scoring import RowScore, score_row, score_table
@@ -58,9 +58,8 @@ class _Row(BaseModel):
 
     def keys(self, number: int) -> tuple[str | int, str | int]:
         """Return the prompt and the person of the row (see `comparison`); without a prompt, it is its own prompt."""
-        prompt = number if self.prompt_id is None else str(self.prompt_id)
-        ids = (str(one) for one in (self.user_id, self.conversation_id) if one is not None and one != "")
-        return prompt, next(ids, prompt)
+        prompt = usable_id(self.prompt_id, "prompt_id") or number
+        return prompt, usable_user(self.user_id) or usable_id(self.conversation_id, "conversation_id") or prompt
 
 
 def _read(row: _Row, field: str, catalog: Catalog, line_column: str | None) -> list[Truth | int]:

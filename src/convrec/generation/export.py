@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from convrec.generation.finite import check_weights
 from convrec.generation.line_tokens import item_tokens
@@ -39,8 +40,10 @@ def export_model(
 ) -> None:
     """Write the model that a trainer saved, in the number format of `base`, with its penalty for decoding.
 
-    Trainings save their weights in float32 or bfloat16. Adapters are merged into `base`. Raises as `write_model` does.
+    Trainings save their weights in float32 or bfloat16. Adapters are merged into `base`. One process writes it, after
+    the training. Raises as `write_model` does.
     """
+    unset_hf_deepspeed_config()  # after ZeRO-3, a model would be loaded in parts, together with the other processes
     model: Any
     if (saved / "adapter_config.json").is_file():
         whole = load_model(base, trust_remote_code=trust_remote_code, dtype=torch.float32)

@@ -147,7 +147,7 @@ class Recommender:
                     Recommendation(rank, item.title, item.year) for rank, item in enumerate(items, start=1)
                 )
                 if reasons:
-                    why = self.translator.explain(items, asked[row].messages)
+                    why = self.translator.explain(items, asked[row])
                     pairs = zip(lists[row], why, strict=True)
                     lists[row] = RecommendedList(replace(item, reasons=tuple(own)) for item, own in pairs)
             if len(order) > _BATCH:

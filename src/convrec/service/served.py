@@ -134,10 +134,15 @@ class ServedModel:
 
         If the request is cancelled, so is the work on it.
         """
-        (asked,) = await self.read(partial(self.translator.prepare, [conversation], **options))
+        asked = await self.prepare(conversation, **options)
         items = self.translator.items(await self.decoder.complete(asked))
-        explain = partial(self.translator.explain, items, asked.messages)
+        explain = partial(self.translator.explain, items, asked)
         return Answered(asked.messages, items, await self.read(explain) if reasons else None)
+
+    async def prepare(self, conversation: Conversation, **options: Any) -> Prepared:
+        """Return the request for a list; raise what `ask` raises for input that is rejected."""
+        (asked,) = await self.read(partial(self.translator.prepare, [conversation], **options))
+        return asked
 
     async def read(self, function: Callable[[], Result]) -> Result:
         """Return what a function of the request's texts returns, which is ended if the request is cancelled."""

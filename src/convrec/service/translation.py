@@ -57,11 +57,12 @@ class ModelFiles(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A conversation that is ready for an engine: its prompt's tokens, and the list to decode."""
+    """A conversation that is ready for an engine: its prompt's tokens, the list to decode, and what guides it."""
 
     messages: Messages
     prompt: TokenIds
     request: ListRequest
+    guide: Guide | None
 
 
 class Translator:
@@ -108,13 +109,14 @@ class Translator:
         named = [self.mentions.of_messages(messages) for messages in turns]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
         with self.lock:
-            if (guide := self.guide) is not None:  # another one may take its place
+            guide = self.guide  # another one may take its place
+            if guide is not None:
                 rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
                 weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        return [Prepared(*parts) for parts in zip(turns, prompts, requests, strict=True)]
+        return [Prepared(*parts, guide) for parts in zip(turns, prompts, requests, strict=True)]
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.
@@ -130,13 +132,13 @@ class Translator:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
         return [self.catalog.items[index] for index in indices if index is not None]
 
-    def explain(self, items: Sequence[Item], messages: Messages) -> list[list[str]]:
-        """Return the reasons for each item of the list that answers a conversation (see `Reasons`)."""
+    def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
+        """Return the reasons for each item of the list that answers a request, by what guided it (see `Reasons`)."""
         people: Mapping[int, int] = {}
-        if isinstance(guide := self.guide, Guidance):
+        if isinstance(asked.guide, Guidance):
             with self.lock:
-                (people,) = guide.likers([{"messages": messages}])
-        return self.reasons.of(items, messages, people)
+                (people,) = asked.guide.likers([{"messages": asked.messages}])
+        return self.reasons.of(items, asked.messages, people)
 
     def knows(self, title: str) -> bool:
         """Return whether a title to deny or allow is in the catalog."""

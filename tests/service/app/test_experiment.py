@@ -10,6 +10,7 @@ import httpx
 import mlflow
 import pytest
 
+from convrec.project.errors import InputError
 from convrec.registry.experiment import end_experiment, start_experiment
 from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.metrics import Metrics
@@ -155,6 +156,52 @@ def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
     assert _metric(http, "experiment_failures_total") == failures + len(lost)
     counted = [(user, "challenger", 0) if user in lost else (user, "champion", 4) for user in USERS]
     assert _counted(url, experiment, USERS) == counted
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, client, url, monkeypatch, version):
+    """In the arm of the version, each answer counts without items, whichever arm it is."""
+    experiment = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    prepare = ServedModel.prepare
+
+    async def reject(model, *arguments, **options):
+        if model.version == version:
+            raise InputError("too long")
+        return await prepare(model, *arguments, **options)
+
+    add_answer, is_on_loop = service.recorder.add_answer, []
+
+    def add(answer):
+        is_on_loop.append(asyncio._get_running_loop() is not None)
+        return add_answer(answer)
+
+    monkeypatch.setattr(ServedModel, "prepare", reject)
+    monkeypatch.setattr(service.recorder, "add_answer", add)
+    asked = {
+        user: http.post("/recommend", json={"conversation": "a film please", "n": 4, "user_id": user}) for user in USERS
+    }
+    arms = {user: arm_of(experiment, user, "") for user in USERS}
+    failing = {"1": "champion", "2": "challenger"}[version]
+    assert _counted(url, experiment, USERS) == [(user, arms[user], 0 if arms[user] == failing else 4) for user in USERS]
+    refused = [user for user in USERS if asked[user].status_code == 400]
+    assert refused == [user for user in USERS if version == "1" and arms[user] == failing]
+    assert is_on_loop == [False] * len(USERS)
+    end_experiment(client, experiment.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
+
+
+@pytest.mark.parametrize("user", ["", "anonymous", "NULL", "unknown"])
+def test_users_without_a_name_of_their_own_are_not_one_user(http, client, url, user):
+    experiment = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    answers = [_ask(http, user) for _ in range(10)]
+    assert [answer["arm"] for answer in answers] == [
+        arm_of(experiment, None, answer["answer_id"]) for answer in answers
+    ]
+    assert {row["user_id"] for row in _recorded(url, answers)} == {None}
     end_experiment(client, experiment.id, "enough", "ops")
     _wait_for_state(http, running=0, ready=0)
 

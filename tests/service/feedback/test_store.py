@@ -117,6 +117,15 @@ def test_a_deleted_user_leaves_nothing_and_late_answers_of_theirs_are_dropped(st
     assert store.delete_user("nobody") == 0
 
 
+def test_ids_that_clients_send_where_nobody_is_known_are_no_person(store, answer, event):
+    given = [answer("heat", user_id=user) for user in ("Anonymous", " null ", "unknown", "", None, "ann")]
+    store.write(given, [event(one, "heat", "accepted") for one in given])
+    for table in (store.answers(), store.shown(), store.outcomes()):
+        assert table["user_id"].drop_nulls().to_list() == ["ann"] and len(table) == 6
+    assert store.accepted()["user_id"].to_list() == ["ann"]
+    assert store.delete_user("Anonymous") == 1
+
+
 def test_many_services_that_start_at_once_create_the_tables_once(url, answer, event):
     stores, answers = [FeedbackStore(url) for _ in range(4)], [answer("heat", "up", user_id="u") for _ in range(2000)]
     with ThreadPoolExecutor(4) as pool:

@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.export import export_model
 from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import catalog_trie
@@ -208,6 +209,7 @@ def main() -> None:
     parser.add_argument("--seconds-between-steps", type=float, default=0.0)
     parser.add_argument("--given-rollouts", action="store_true")
     parser.add_argument("--constrained", action="store_true")
+    parser.add_argument("--export", action="store_true", help="write the start as a model, while the trainer lives")
     args = parser.parse_args()
     skip_compiling()
     shard_on_cpu()
@@ -224,6 +226,8 @@ def main() -> None:
     if trainer.accelerator.is_main_process:
         history = {"processes": trainer.accelerator.num_processes, "log": trainer.state.log_history}
         (args.output / "history.json").write_text(json.dumps(history))
+        if args.export:
+            export_model(args.model, args.model, load_tokenizer(args.model), args.output / "start", 1.0)
     end_processes()
 
 

@@ -5,7 +5,7 @@ long log only the rows of the users that are drawn are ever in memory.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from convrec.data.csv_files import scan_csv
 from convrec.data.parquet import parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.data.times import NO_TIME, time_column
-from convrec.data.titles import INVISIBLE, MISSING
+from convrec.data.titles import INVISIBLE, MISSING, NOBODY
 from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
@@ -80,13 +80,13 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
     return chosen
 
 
-def _text(name: str, kind: pl.DataType) -> pl.Expr:
-    """Return a column as `usable_id` has it, "" where it is missing; whole numbers are without a point."""
+def _text(name: str, kind: pl.DataType, missing: Set[str] = MISSING) -> pl.Expr:
+    """Return a column as `usable_id` has it, "" where it is `missing`; whole numbers are without a point."""
     column = pl.col(name)
     if kind.is_float():
         column = pl.when(column == column.round()).then(column.cast(pl.Int64, strict=False))
     text = column.cast(pl.String).str.replace_all(INVISIBLE, "").str.strip_chars()
-    return pl.when(~text.str.to_lowercase().is_in(list(MISSING))).then(text).fill_null("")
+    return pl.when(~text.str.to_lowercase().is_in(list(missing))).then(text).fill_null("")
 
 
 def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked: Rule | None) -> pl.LazyFrame:
@@ -96,7 +96,8 @@ def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked
     """
     rows, names = _scan(path, columns)
     kinds = rows.collect_schema()
-    user, item, seconds = _text("user", kinds["user"]), _text("item", kinds["item"]), time_column("time", kinds["time"])
+    user, item = _text("user", kinds["user"], NOBODY), _text("item", kinds["item"])
+    seconds = time_column("time", kinds["time"])
     faults = {"user": (user == "", "empty"), "item": (item == "", "empty"), "time": (seconds.is_null(), NO_TIME)}
     sign = pl.lit(True)
     if "value" in kinds:

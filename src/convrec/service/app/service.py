@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from convrec.data.titles import NOBODY
 from convrec.project.errors import InputError
 from convrec.service.app.edge import RETRY
 from convrec.service.app.metrics import Metrics
-from convrec.service.arms import CHAMPION, Experiment, arm_of
+from convrec.service.arms import CHALLENGER, CHAMPION, Experiment, arm_of
 from convrec.service.feedback import Answer, FeedbackRecorder, Shown, new_answer_id
 from convrec.service.live import LiveModels
 from convrec.service.served import Answered, ServedModel
@@ -40,7 +41,12 @@ class Question(BaseModel):
     allow: list[str] | None = None
     or_fewer: bool = False
     reasons: bool = False
-    user_id: str | None = Field(None, min_length=1, max_length=200)
+    user_id: str | None = Field(None, max_length=200)
+
+    @field_validator("user_id")
+    @classmethod
+    def _somebody(cls, given: str | None) -> str | None:
+        return None if given is None or given.strip().casefold() in NOBODY else given
 
     @property
     def said(self) -> Any:
@@ -139,7 +145,8 @@ class Service:
         """Return the list of the user's arm in the running experiment, else that of the first model.
 
         While a version of the experiment is not loaded, the answer does not count for it. What the arm's model fails
-        on, or has not answered when the request is cancelled, counts as an answer without items.
+        on or rejects, or has not answered when the request is cancelled, counts as an answer without items; what both
+        models reject counts for neither.
         """
 
         async def ask(model: ServedModel) -> Answered:
@@ -156,26 +163,31 @@ class Service:
             return Routed(await ask(champion), champion.version)
         arm, began = arm_of(experiment, question.user_id, answer_id), datetime.now(UTC)
         model = roles[arm]
-        failed: Exception | None = None
         try:
-            try:
-                answered = await ask(model)
-            except Exception as error:
-                if arm == CHAMPION:
-                    raise
-                failed, answered = error, await ask(champion)
-        except InputError:  # the question is wrong, in both arms
-            raise
-        except BaseException:  # also cancelled: too late, or the client has left
-            self._record_lost(began, question.user_id, experiment.id, arm)
-            raise
-        self.metrics.experiment_answers.labels(arm).inc()
-        if failed is not None:
-            logger.error("version %s failed on a question that the champion answers: %s", model.version, failed)
+            answered = await ask(model)
+        except BaseException as error:  # also cancelled: too late, or the client has left
+            is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
+            if not is_wrong:
+                await asyncio.to_thread(self._record_lost, began, question.user_id, experiment.id, arm)
+            if arm == CHAMPION or not isinstance(error, Exception):
+                raise
+            answered = await ask(champion)
+            logger.error("version %s failed on a question that the champion answers: %s", model.version, error)
             self.metrics.experiment_failures.inc()
-            self._record_lost(began, question.user_id, experiment.id, arm)
             return Routed(answered, champion.version)
+        self.metrics.experiment_answers.labels(arm).inc()
         return Routed(answered, model.version, experiment.id, arm)
+
+    async def _is_wrong(self, question: Question, roles: Roles) -> bool:
+        """Return whether the models of both arms reject a question."""
+        for role in (CHAMPION, CHALLENGER):
+            try:
+                await roles[role].prepare(question.said, **question.model_dump(include=_OPTIONS - {"reasons"}))
+                return False
+            except InputError as error:
+                if isinstance(error, NothingLeft) and question.or_fewer:
+                    return False
+        return True
 
     def _record_lost(self, began: datetime, user_id: str | None, experiment: str, arm: str) -> None:
         """Record an answer without items: what an arm owed a user also counts for the experiment."""

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
+import polars.selectors as cs
 from pyarrow.parquet import ParquetWriter
 from sqlalchemy import Connection, Select, Table, and_, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from convrec.data.titles import NOBODY
 from convrec.project.atomic import replaced
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
@@ -45,7 +47,8 @@ class FeedbackStore:
     """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
     All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or of another version.
-    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit.
+    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit. A `user_id` that clients
+    send where nobody is known, such as "anonymous", is read as null (see `NOBODY`).
     """
 
     def __init__(self, url: str):
@@ -101,7 +104,9 @@ class FeedbackStore:
         schema = {column.name: KINDS[type(column.type)] for column in query.selected_columns}
         with self._transaction() as connection:
             rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        frame = pl.DataFrame(rows, schema=schema, orient="row")
+        is_nobody = cs.by_name("user_id", require_all=False).str.strip_chars().str.to_lowercase().is_in(list(NOBODY))
+        return frame.with_columns(pl.when(~is_nobody).then(cs.by_name("user_id", require_all=False)))
 
     def answers(
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
@@ -171,7 +176,7 @@ class FeedbackStore:
             .where(answers.c.user_id.is_not(None), events.c.event != "clicked")
         )
         happened = self._read(query, None, None, events.c.time, events.c.event_id)
-        found = _folded(happened, [*_ITEM, "user_id", "is_stored"])
+        found = _folded(happened.drop_nulls("user_id"), [*_ITEM, "user_id", "is_stored"])
         is_liked = pl.col("accepted") | (pl.col("watched") & ~pl.col("rejected") & ~pl.col("hidden"))
         return found.filter(is_liked).select("answer_id", "user_id", "item_id", "is_stored")
 
