@@ -190,9 +190,8 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
 def _print(outcome: Outcome) -> None:
     lines = [] if outcome["run"] else ["\nNothing to do: every stage is up to date."]
     if outcome["version"]:
-        print_summary(Paths())
+        print_summary(Paths(), f"{outcome['decision'][0].upper()}{outcome['decision'][1:]}.")
         lines.append(f"Model: {MODEL_NAME} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
-        lines.append(f"Decision: {outcome['decision']}")
     if outcome["run"]:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:

@@ -75,7 +75,7 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     assert set(metrics["baselines"]) == set(BASELINES) and set(BASELINES) < set(metrics)
-    assert {f"rank_grpo_constrained_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
+    assert {f"rank_grpo_over_{name}" for name in BASELINES} < set(metrics["paired_ndcg_at_6"])
     assert (project / "reports" / "report.html").stat().st_size > 10_000
 
 
@@ -111,7 +111,7 @@ def test_one_parent_run_with_a_child_for_each_stage(client):
     assert "- Time of the stages: **" in description and " GiB of memory" in description
     assert all(f"| {stage} | " in description for stage in STAGES)
     numbers = [name for name in parents[0].data.metrics if name.startswith("test/")]
-    assert "test/ndcg_at_6/rank_grpo_constrained" in numbers and len(numbers) <= 20
+    assert "test/ndcg_at_6/rank_grpo" in numbers and len(numbers) <= 20
 
 
 def test_curves_are_recorded_for_every_rank(project, client):
@@ -181,7 +181,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
     one = "1", model
     found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
-    stage = json.loads(paths.results("evaluate").read_text())["rank_grpo_constrained"]
+    stage = json.loads(paths.results("evaluate").read_text())["rank_grpo"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):
         assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)
     assert champion.tags["test.ndcg_at_6"].startswith(f"{stage['ndcg_at_6']:.4f} [")

@@ -70,10 +70,13 @@ def written(monkeypatch) -> list[list[str]]:
 
 def test_constrained_lists_are_catalog_items_none_twice(project, cli):
     set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
-    metrics = json.loads(cli("evaluate", "--model", "models/base", "--constrained", "--json").out)["metrics"]
+    metrics = json.loads(cli("evaluate", "--model", "models/base", "--json").out)["metrics"]  # as they are served
     for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
         assert metrics[name]["mean"] == value, name
-    assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
+    assert (project / "evaluations" / "models-base.test" / "lists.parquet").is_file()
+    out = cli("evaluate", "--model", "models/base", "--no-constrained").out
+    assert "Test split, free lists: 6 rows" in out
+    assert (project / "evaluations" / "models-base.test.free" / "lists.parquet").is_file()
 
 
 def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, cli):
@@ -157,7 +160,7 @@ def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
 def test_names_of_evaluations_say_model_split_and_how_many():
     assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
     assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
-    assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
+    assert evaluation_name("./model", "test", None, "free") == "model.test.free"
 
 
 @pytest.fixture

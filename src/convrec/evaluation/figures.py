@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BLUE, GREY, LINES, PALE, PURPLE, VERMILLION, curve, dots, errors, figure, lines
-from convrec.evaluation.systems import CONSTRAINED, free_system
+from convrec.evaluation.systems import is_ablation
 
 PLOTS = ("popularity", "sft", "reward", "reward_by_rank", "validation")  # the curves of the stages that are drawn
 DEMONSTRATION_STEPS = {
@@ -118,13 +118,12 @@ def system_figures(
 
 
 def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return a plot of each system's mean and 95 % interval, highest first."""
-    keys = sorted(systems, key=lambda key: -evaluation[key][metric])
+    """Return a plot of each system's mean and 95 % interval, highest first, without the ablations."""
+    keys = sorted((key for key in systems if not is_ablation(key)), key=lambda key: -evaluation[key][metric])
     colors = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
     traces = []
     for place, key in enumerate(keys):
-        color = colors.get(free_system(key), GREY)
-        symbol = "circle" if key.endswith(CONSTRAINED) else "circle-open"
+        color, symbol = colors.get(key, GREY), "circle" if key in colors else "circle-open"
         scores = evaluation[key]
         intervals = pd.DataFrame([{"mean": scores[metric], **scores["intervals"][metric]}])
         point = dots(intervals, systems[key], color, symbol, [place], [systems[key]])

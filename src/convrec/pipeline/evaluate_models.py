@@ -32,21 +32,23 @@ Figures = dict[str, Any]
 
 
 def evaluate_models(
-    params: Params, paths: Paths, names: Sequence[str], split: str, constrained: bool = False
+    params: Params, paths: Paths, names: Sequence[str], split: str, constrained: bool | None = None
 ) -> list[Figures]:
     """Score models on a split; return for each its name, the numbers of rows and prompts, and metrics with intervals.
 
     A name is a folder, a model of the Hugging Face Hub (NAME or NAME@REVISION), or a registry version. If
-    `constrained`, lists contain only catalog items. Lists, scores and metrics are written to `evaluations/NAME/`, and
-    each model gets an MLflow run.
+    `constrained` (by default `evaluate.constrained`), lists are those that are served: they contain only catalog items,
+    and are guided. Lists, scores and metrics are written to `evaluations/NAME/`, and each model gets an MLflow run.
 
     Raises `InputError` before any generation if data, engine or one of the models is missing.
     """
     evaluation, results = Evaluation.of_split(paths, split, **params.evaluation()), []
+    constrained = params.evaluate.constrained if constrained is None else constrained
+    lists = "" if constrained == params.evaluate.constrained else "constrained" if constrained else "free"
     sizes = {"n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split, **data_tags(paths)}
     for name, (folder, settings, guidance) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
-        target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
+        target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, lists)
         weights = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
         tags = {**shared, "stage": "evaluate", "model": name, "checkpoint.md5": weights}
         tags["constrained"] = str(constrained).lower()
@@ -58,7 +60,8 @@ def evaluate_models(
             found = evaluation.of_model(folder, constrained, settings, guide)
             metrics = evaluation.intervals(found.scores)
             result = {"model": name, "split": split, "engine": params.evaluate.engine, "constrained": constrained}
-            result |= {"run_id": record.run_id, **sizes, "truncated_share": found.truncated_share, "metrics": metrics}
+            result |= {"lists": lists, "run_id": record.run_id, **sizes}
+            result |= {"truncated_share": found.truncated_share, "metrics": metrics}
             frame = pd.DataFrame({"prompt_id": list(found.texts), "response": list(found.texts.values())})
             write_rows(frame, target / "lists.parquet")
             write_rows(found.scores, target / "scores.parquet")
@@ -84,10 +87,10 @@ def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]
     return version.checkpoint, version.settings, version.guidance
 
 
-def evaluation_name(model: str, split: str, max_prompts: int | None, constrained: bool = False) -> str:
-    """Return the name of an evaluation's folder: model, split, and suffixes for `max_prompts` and `constrained`."""
+def evaluation_name(model: str, split: str, max_prompts: int | None, lists: str = "") -> str:
+    """Return the name of an evaluation's folder: model, split, and suffixes for `max_prompts` and the kind of lists."""
     first = "" if max_prompts is None else f".first-{max_prompts}"
-    first += ".constrained" if constrained else ""
+    first += f".{lists}" if lists else ""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', model.removeprefix('models:/')).strip('-.')}.{split}{first}"
 
 
@@ -98,7 +101,7 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         [metric_label(metric), *(with_interval(result["metrics"][metric]) for result in results)]
         for metric in first["metrics"]
     ]
-    how = ", constrained" if first["constrained"] else ""
+    how = f", {first['lists']} lists" if first["lists"] else ""
     TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120, wrap=True)
 
 

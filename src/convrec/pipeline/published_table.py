@@ -11,7 +11,7 @@ from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
 from convrec.evaluation.headline import spread
 from convrec.evaluation.published import PUBLISHED, published_scores
-from convrec.evaluation.systems import system_names
+from convrec.evaluation.systems import FREE, system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params, parse_params
@@ -66,7 +66,8 @@ def _rows(params: Params, paths: Paths) -> Iterator[list[str]]:
         found = mean_intervals(theirs, list(_METRICS), params.evaluate.bootstrap_samples, params.common.seed)
         cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in _METRICS]
         cells += [_cell(found[name].mean, found[name]._asdict()) for name in _METRICS]
-        figure = figures.pop(ours.get(system, ""), None)
+        free = system + FREE not in evaluation  # the published lists are free
+        figure = figures.pop(ours.get(system.removesuffix(FREE), ""), None) if free else None
         yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else ["", ""])]
     for name, figure in figures.items():
         yield [_NAMES.get(name, name), "", "", "", "", *(f"{value:.4f}" for value in figure)]

@@ -24,7 +24,7 @@ def evaluate(
     split: Literal["train", "validation", "test"] | None = None,
     max_prompts: NonNegativeInt | None = None,
     engine: Literal["transformers", "vllm"] | None = None,
-    constrained: bool = False,
+    constrained: bool | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Score any model, or the checkpoints of a training (docs/evaluation.md).
@@ -38,9 +38,9 @@ def evaluate(
         split: Default: test with --model, validation with --checkpoints.
         max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
-        constrained: With --model: lists contain only catalog items.
+        constrained: With --model: lists contain only catalog items; overrides evaluate.constrained.
     """
-    if bool(model) == bool(checkpoints) or (model and every) or (checkpoints and constrained):
+    if bool(model) == bool(checkpoints) or (model and every) or (checkpoints and constrained is not None):
         raise InputError("give --model, with or without --constrained, or --checkpoints, with or without --every")
     from convrec.pipeline import evaluate_models as module
     from convrec.pipeline.memory import with_settings
