@@ -12,7 +12,6 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import read_json
 from convrec.project.table import TextTable
-from convrec.project.text import markdown
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
@@ -74,21 +73,21 @@ def print_results(paths: Paths) -> None:
     Console(highlight=False).print(*_notes(metrics), sep="\n", soft_wrap=True, markup=False)
 
 
-def _findings(metrics: Mapping[str, Any]) -> list[str]:
+def results_words(paths: Paths) -> list[str]:
+    """Return the verdict and the other findings, as sentences."""
+    metrics = read_evaluation(paths)
     return findings(metrics, system_names(metrics), _headline(metrics))
 
 
 def print_summary(paths: Paths, decision: str) -> None:
     """Print the verdict and the decision on the model, the other findings, then a row for each system as served."""
-    metrics = read_evaluation(paths)
-    verdict, *others = _findings(metrics)
+    verdict, *others = results_words(paths)
     Console(highlight=False).print("", f"{verdict} {decision}", *others, sep="\n", markup=False, soft_wrap=True)
-    _table(metrics, ablations=False).print()
+    _table(read_evaluation(paths), ablations=False).print()
 
 
 def results_markdown(paths: Paths) -> str:
-    """Return the findings, and the table and the notes of `print_results`, as Markdown."""
+    """Return the table and the notes of `print_results` as Markdown."""
     metrics = read_evaluation(paths)
-    words = "\n".join(f"- {markdown(sentence)}" for sentence in _findings(metrics))
     notes = "\n".join(f"- {line.strip()}" if line.startswith(" ") else f"\n{line}\n" for line in _notes(metrics))
-    return f"{words}\n\n{_title(metrics)}\n\n{_table(metrics).markdown()}{notes}\n"
+    return f"{_title(metrics)}\n\n{_table(metrics).markdown()}{notes}\n"

@@ -45,7 +45,11 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
     files = {name: paths.split(name) for name in ("train", "validation", "test")} | {"catalog": paths.catalog}
     shown = (headline, f"recall_at_{widest}", "in_catalog")
     rows = [
-        (label, name == stage, [f"{metrics[name][m]:.3f} {spread(metrics[name]['intervals'][m])}" for m in shown])
+        (
+            label,
+            name == stage,
+            [f"{metric_label(m)} {metrics[name][m]:.3f} {spread(metrics[name]['intervals'][m])}" for m in shown],
+        )
         for name, label in system_names(metrics).items()
         if not is_ablation(name)
     ]
@@ -59,7 +63,6 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
         parent=parent,
         data={name: table_facts(path) for name, path in files.items() if path.is_file()},
         versions_md5=version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
-        shown=list(map(metric_label, shown)),
         rows=rows,
         commit=git.get(COMMIT_TAG, "unknown"),
         dirty=git.get("git_dirty") == "true",
