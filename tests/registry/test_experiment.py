@@ -8,6 +8,7 @@ import mlflow
 import pytest
 from prefect.logging import disable_run_logger
 
+from convrec.data.catalog import Catalog, Item
 from convrec.project.errors import InputError
 from convrec.registry.experiment import (
     EXPERIMENT_TAG,
@@ -27,7 +28,7 @@ from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
 from tasks.champion import watch_experiment
 from tests.registry.experimenting import START, answer_users
-from tests.registry.registered import promote_in_turn
+from tests.registry.registered import add_version, promote_in_turn
 
 
 @pytest.fixture
@@ -67,6 +68,16 @@ def test_start_read_and_end(champion):
 def test_what_cannot_start(champion, challenger, share, message):
     with pytest.raises(InputError, match=message):
         start_experiment(champion, challenger, share, "ops")
+    assert read_experiment(champion) is None
+
+
+def test_a_version_of_another_catalog_cannot_start(champion, monkeypatch):
+    def catalog(version):
+        return {f"version {version.version}": Catalog([Item(f"Title {version.version}.{n}", 2000) for n in range(9)])}
+
+    monkeypatch.setattr("convrec.registry.experiment.version_catalog", catalog)
+    with pytest.raises(InputError, match=r"version 5 \(9 items, as Title 5.0 .*version 1 \(9 items, as Title 1.0"):
+        start_experiment(champion, add_version(champion, catalog_version="games"), 0.5, "ops")
     assert read_experiment(champion) is None
 
 

@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import mlflow
 import pytest
@@ -13,6 +14,7 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
 from convrec.project.yaml import read_yaml
+from convrec.registry import recommenders
 from convrec.registry import versions as registry
 from convrec.registry.model_card import checkpoint_digest
 from tests.registry.registered import add_version, create_name, make_workspace
@@ -80,6 +82,12 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     sft = registry.register(load_params(), paths, None, "sft")
     assert sft.tags["test.ndcg_at_4"].startswith("0.4000 ") and sft.tags["algorithm"] == "sft"
     assert sft.tags["parent"] == "embedded"
+    store.set_registered_model_alias(registry.model_name(), registry.CHAMPION, version.version)
+    Catalog([Item(f"Game {number}", 2000) for number in range(9)]).to_frame().to_parquet(paths.catalog)
+    with pytest.raises(
+        InputError, match=r"catalog.parquet \(9 items, as Game 0 .*version 1 of convrec-movies \(15 items"
+    ):
+        registry.register(load_params(), paths, None)
     shutil.rmtree(paths.model("sft"))
     with pytest.raises(InputError, match="models/sft/config.json: not made yet"):
         registry.register(load_params(), paths, None, "sft")
@@ -128,6 +136,16 @@ def test_models_of_other_catalogs_are_not_compared():
         "version 1 of convrec (10 items, as Film 0 (1990)) and data/processed/catalog.parquet (30 items, as Game 0 "
         "(1990)) recommend from different catalogs: they share 0 items"
     )
+
+
+def test_models_of_other_catalogs_are_not_shown_beside_each_other(tmp_path, monkeypatch):
+    for name, items in (("one", "Film"), ("other", "Game")):
+        Catalog([Item(f"{items} {number}", 2000) for number in range(9)]).to_frame().to_parquet(tmp_path / name)
+    monkeypatch.setattr(recommenders, "find_model", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
+    source = recommenders.RegistrySource("one", "other", lambda *_: SimpleNamespace(warm=lambda: None))
+    source.load("one")
+    with pytest.raises(InputError, match=r"--model one \(9 items, as Film 0 .*--model other \(9 items, as Game 0"):
+        source.load("other")
 
 
 AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 503 != 200. Response body: ''")

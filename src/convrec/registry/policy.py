@@ -56,7 +56,7 @@ def rows_to_decide(gain: Gain, limit: float) -> int | None:
     half = gain.mean - gain.low if gain.mean > limit else gain.high - gain.mean
     rows = gain.n * (half / (gain.mean - limit)) ** 2
     digits = max(0, math.floor(math.log10(rows)) - 1)
-    return math.ceil(rows / 10**digits) * 10**digits
+    return math.ceil(round(rows / 10**digits, 6)) * 10**digits  # rounded: 14.000000000000002 is 14
 
 
 def _gate(name: str, figure: float | None, kind: str, limit: float, detail: str = "") -> Gate:
