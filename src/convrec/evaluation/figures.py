@@ -120,7 +120,7 @@ def system_figures(
 
 
 def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return a plot of each system's mean and 95 % interval, highest first, without the ablations."""
+    """Return a plot of each system's mean, also in its label, and 95 % interval, highest first, without ablations."""
     keys = sorted((key for key in systems if not is_ablation(key)), key=lambda key: -evaluation[key][metric])
     colors = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
     traces = []
@@ -129,8 +129,6 @@ def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], me
         scores = evaluation[key]
         intervals = pd.DataFrame([{"mean": scores[metric], **scores["intervals"][metric]}])
         point = dots(intervals, systems[key], color, symbol, [place], [systems[key]])
-        label = {"text": [f"{scores[metric]:.3f}"], "textposition": "top center"}
-        font = {"size": 11, "color": color}
-        traces.append(point.update(mode="markers+text", **label, textfont=font, showlegend=False))
-    names = [systems[key] for key in keys]
+        traces.append(point.update(showlegend=False))
+    names = [f"{systems[key]}  <b>{evaluation[key][metric]:.3f}</b>" for key in keys]
     return figure("ladder", traces, metric_label(metric), "", 430, FROM_ZERO, **_places(names), showgrid=False)
