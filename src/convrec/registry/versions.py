@@ -218,7 +218,10 @@ def _require_files(paths: Paths, stage: str) -> None:
 
 def earlier_models(name: str) -> str:
     """Return how to keep the versions of earlier releases, which had one name for all projects; empty without any."""
-    if name == _EARLIER_NAME or find_model(mlflow.MlflowClient(), _EARLIER_NAME) is None:
+    try:
+        if name == _EARLIER_NAME or find_model(mlflow.MlflowClient(), _EARLIER_NAME) is None:
+            return ""
+    except MlflowException:  # not for this user
         return ""
     return (
         f"the versions of earlier releases are those of {_EARLIER_NAME}: to go on with them, set "
