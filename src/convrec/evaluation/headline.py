@@ -75,7 +75,7 @@ def headline_metrics(evaluation: Mapping[str, Any], headline: str) -> dict[str, 
 
 
 def _found(evaluation: Mapping[str, Any], system: str, headline: str) -> str:
-    return f"{evaluation[system][headline.replace('ndcg', 'recall')]:.0%}".replace("%", " %")
+    return f"{evaluation[system][headline.replace('ndcg', 'recall')]:.0%}".replace("%", "\u00a0%")
 
 
 def verdict(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> str:
@@ -88,7 +88,7 @@ def verdict(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline:
 
 
 def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
-    """Return the facts of the card: recall, rank among the baselines, gain over SFT, format, in catalog, coverage."""
+    """Return the facts of the card: recall, rank among the baselines, gain over SFT, format, coverage."""
     gains, scores = evaluation.get(f"paired_{headline}", {}), evaluation["rank_grpo"]
     order, ranks = ranking(evaluation, headline), headline.rpartition("_")[2]
     best, note = next((key for key in order if key != "rank_grpo"), None), ""
@@ -102,7 +102,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
     if gain := gains.get("rank_grpo_over_sft"):
         note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation['sft'][headline]:.3f}"
         facts.append(Fact(f"{metric_label(headline)} gain over SFT", f"{gain['mean']:+.3f} {spread(gain)}", note))
-    shares = {"format": "lists", "in_catalog": "lines", "coverage": "catalog that is listed"}
+    shares = {"format": "lists", "coverage": "catalog that is listed"}
     return facts + [
         Fact(metric_label(name), f"{100 * scores[name]:.1f} %", f"share of the {what}")
         for name, what in shares.items()
