@@ -39,7 +39,7 @@ from convrec.project.config.params import load_params
 from convrec.project.config.profiles import apply_profile
 from convrec.registry.moves import promote_version, read_state
 from convrec.registry.tracking import connect
-from convrec.registry.versions import CHAMPION, MODEL_NAME
+from convrec.registry.versions import CHAMPION, model_name
 
 START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)
@@ -49,7 +49,7 @@ SAVED = Path("runs", "loop-users.csv")
 LEARN_FROM_FEEDBACK = [
     "data.source=[synthetic, feedback]",
     f"rank_grpo.since={SHIFT:%Y-%m}",
-    f"rank_grpo.start=models:/{MODEL_NAME}@{CHAMPION}",
+    f"rank_grpo.start=models:/convrec-movies@{CHAMPION}",
     "rank_grpo.max_steps=250",
 ]
 console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -122,7 +122,7 @@ class Loop:
         started = time.monotonic()
         _run([sys.executable, "-m", "flows.refresh", "--test-period", tested], self._feedback)
         minutes = (time.monotonic() - started) / 60
-        self._challenger = mlflow.MlflowClient().get_model_version_by_alias(MODEL_NAME, "challenger").version
+        self._challenger = mlflow.MlflowClient().get_model_version_by_alias(model_name(), "challenger").version
         _convrec("experiment", "start", "--challenger", self._challenger)
         self._step, self.has_moved = self._decide, True
         return f"version {self._challenger} is trained ({minutes:.0f} min); an A/B test starts"

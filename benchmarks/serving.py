@@ -202,7 +202,7 @@ def main() -> None:
             overload(f"{url}/recommend", psutil.Process(process.pid), given)
         port = free_port()
         url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/convrec-recommender@champion"]
+        command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/convrec-movies@champion"]
         command += ["--env-manager", "local", "-w", "1", "-p", str(port)]
         with server(command, f"{url}/ping", log):
             mlflow = measured("`mlflow models serve`", lambda own: {"inputs": own}, f"{url}/invocations", given)

@@ -23,17 +23,17 @@ TABLE = re.compile(r"(<!-- demo table -->\n).*?(<!-- end of demo table -->)", re
 
 NAMES = {
     "oracle": "Oracle (knows the simulated tastes)",
-    "rank_grpo_constrained": "Rank-GRPO",
+    "rank_grpo": "Rank-GRPO",
     "fusion": "Fusion",
     "neighbours": "Neighbours",
     "item_knn": "Item-kNN",
     "ease": "EASE",
     "als": "ALS",
-    "sft_constrained": "SFT",
+    "sft": "SFT",
     "popularity": "Popularity",
 }
-OURS = ("rank_grpo_constrained", "sft_constrained")
-IN_TABLE = ("rank_grpo_constrained", "sft_constrained", "fusion", "neighbours", "item_knn", "popularity", "oracle")
+OURS = ("rank_grpo", "sft")
+IN_TABLE = ("rank_grpo", "sft", "fusion", "neighbours", "item_knn", "popularity", "oracle")
 THEMES = {
     "light": {"ink": "#1f2328", "muted": "#8c959f", "ours": "#0b6bcb"},
     "dark": {"ink": "#e6edf3", "muted": "#768390", "ours": "#58a6ff"},
@@ -59,7 +59,7 @@ def take_snapshot(root: Path) -> dict[str, Any]:
     return {
         "rows": metrics["n_rows"],
         "best_baseline": best,
-        "over_best_baseline": metrics["paired_ndcg_at_20"][f"rank_grpo_constrained_over_{best}"],
+        "over_best_baseline": metrics["paired_ndcg_at_20"][f"rank_grpo_over_{best}"],
         "systems": systems,
         "validation_ndcg_at_20": steps,
     }

@@ -15,7 +15,7 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
 
-from convrec.evaluation.table import print_summary, results_markdown
+from convrec.evaluation.table import print_summary, results_markdown, results_words
 from convrec.pipeline.preflight import require_machine
 from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
@@ -33,7 +33,7 @@ from convrec.registry.tracking import (
     start_pipeline_run,
 )
 from convrec.registry.tracking.describe import changed_by_runs
-from convrec.registry.versions import CHAMPION, MODEL_NAME, aliases_of
+from convrec.registry.versions import CHAMPION, aliases_of, model_name
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
@@ -102,8 +102,8 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
             outcome |= {"version": decision.challenger, "decision": headline(decision)}
             outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
-        results = results_markdown(paths) if whole else ""
-        summary = summarize(seconds, [stage.name for stage in stages], decision, paths, results)
+        words, results = (results_words(paths), results_markdown(paths)) if whole else ([], "")
+        summary = summarize(seconds, [stage.name for stage in stages], decision, paths, words, results)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"
@@ -190,9 +190,8 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
 def _print(outcome: Outcome) -> None:
     lines = [] if outcome["run"] else ["\nNothing to do: every stage is up to date."]
     if outcome["version"]:
-        print_summary(Paths())
-        lines.append(f"Model: {MODEL_NAME} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
-        lines.append(f"Decision: {outcome['decision']}")
+        print_summary(Paths(), f"{outcome['decision'][0].upper()}{outcome['decision'][1:]}.")
+        lines.append(f"Model: {model_name()} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
     if outcome["run"]:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:

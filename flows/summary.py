@@ -10,19 +10,26 @@ from convrec.evaluation.metrics import metric_label
 from convrec.project.machine import describe_machine
 from convrec.project.paths import Path, Paths
 from convrec.project.table import TextTable
-from convrec.registry.decisions import LATENCY, Decision, gate_rows
+from convrec.registry.decisions import LATENCY, Decision, gate_rows, skipped_gates
 from flows.console import duration
 
 
 def summarize(
-    seconds: Mapping[str, float], all_stages: Sequence[str], decision: Decision | None, paths: Paths, results: str = ""
+    seconds: Mapping[str, float],
+    all_stages: Sequence[str],
+    decision: Decision | None,
+    paths: Paths,
+    words: Sequence[str] = (),
+    results: str = "",
 ) -> str:
     """Return the summary of a run that ends now; MLflow and Prefect show it.
 
     `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
-    None for a run that registered nothing; `results` is the table of the evaluation.
+    None for a run that registered nothing; `words` are the verdict of
+    the evaluation and its other findings, `results` its table.
     """
-    lines = list(_of_decision(decision)) if decision else []
+    lines = [f"**{words[0]}**"] if words else []
+    lines += [*(_of_decision(decision) if decision else ()), *words[1:]]
     took = duration(sum(seconds.values())) if seconds else "none ran"
     lines += [
         f"Finished: **{datetime.now():%Y-%m-%d %H:%M}**",
@@ -33,6 +40,7 @@ def summarize(
     if decision and decision.gates:
         header = ("gate", "figure", "limit", "outcome", "detail")
         tables.append(TextTable(header, gate_rows(decision), "Gates of the promotion", left=5).markdown())
+        tables += [f"{skipped}\n"] if (skipped := skipped_gates(decision)) else []
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
     tables.append(TextTable(("stage", "time"), times, "Time by stage", left=2).markdown())
     return "\n".join([*(f"- {line}" for line in lines), "", *tables])

@@ -32,7 +32,7 @@ def decide_promotion(version: str) -> Decision:
         get_run_logger().info("comparing version %s with the champion", version)
         decision = promote.promote(load_params(), Paths(), version)
     create_markdown_artifact(decision_markdown(decision), key="promotion", description="The promotion's gates")
-    if address := shown_address(f"models/{versions.MODEL_NAME}/versions/{version}"):
+    if address := shown_address(f"models/{versions.model_name()}/versions/{version}"):
         create_link_artifact(address, link_text=f"Version {version} in MLflow", key="version")
     get_run_logger().info("%s", headline(decision))
     return decision

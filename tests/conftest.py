@@ -26,6 +26,7 @@ NIGHTLY = {"browser", "gpu_python", "servers"}  # fixtures whose tests run at ni
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch
 keep_freed_memory()
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("CONVREC_MODEL", "convrec-movies")  # where a test has no params.yaml
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 settings.register_profile("project", deadline=None, derandomize=True)  # a busy machine would miss any deadline

@@ -33,7 +33,7 @@ from convrec.project.paths import Paths
 from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.tracking import flatten
-from convrec.registry.versions import CHALLENGER, CHAMPION, MODEL_NAME, download_version
+from convrec.registry.versions import CHALLENGER, CHAMPION, download_version, model_name
 from tests.preloaded import preloaded_environment
 from tests.registry.tracking.server import free_port
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
@@ -76,7 +76,7 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     baselines = set(BASELINES) - {"sasrec"}  # the embedded world's histories have no order
     assert set(metrics["baselines"]) == baselines < set(metrics)
-    assert {f"rank_grpo_constrained_over_{name}" for name in baselines} < set(metrics["paired_ndcg_at_6"])
+    assert {f"rank_grpo_over_{name}" for name in baselines} < set(metrics["paired_ndcg_at_6"])
     assert (project / "reports" / "report.html").stat().st_size > 10_000
 
 
@@ -112,7 +112,7 @@ def test_one_parent_run_with_a_child_for_each_stage(client):
     assert "- Time of the stages: **" in description and " GiB of memory" in description
     assert all(f"| {stage} | " in description for stage in STAGES)
     numbers = [name for name in parents[0].data.metrics if name.startswith("test/")]
-    assert "test/ndcg_at_6/rank_grpo_constrained" in numbers and len(numbers) <= 20
+    assert "test/ndcg_at_6/rank_grpo" in numbers and len(numbers) <= 20
 
 
 def test_curves_are_recorded_for_every_rank(project, client):
@@ -143,9 +143,9 @@ def test_a_sample_of_rollouts_is_recorded_and_no_prompt_is_cut(project, client):
 
 
 def test_the_champion_answers_conversations(client):
-    model = client.get_registered_model(MODEL_NAME)
+    model = client.get_registered_model(model_name())
     assert set(model.aliases) == {CHALLENGER, CHAMPION}
-    recommender = mlflow.pyfunc.load_model(f"models:/{MODEL_NAME}@{CHAMPION}")
+    recommender = mlflow.pyfunc.load_model(f"models:/{model_name()}@{CHAMPION}")
     questions = ["User: I loved Heat", "User: a space film\nAssistant: sure\nUser: from the 80s"]
     questions.append("User: a heist film\nAssistant: sure\n" * 10_000 + questions[1])
     answers = recommender.predict(questions, params={"n": 6, "deny": ["Alien"]})
@@ -170,7 +170,7 @@ def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatc
     command = ["recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
     main(command)
     assert len(capsys.readouterr().out.splitlines()) == 4
-    main([*command, "--json", "--model", f"models:/{MODEL_NAME}/1"])
+    main([*command, "--json", "--model", f"models:/{model_name()}/1"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
 
@@ -178,11 +178,11 @@ def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatc
 def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeypatch):
     monkeypatch.chdir(project)
     params, paths = load_params(), Paths()
-    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
-    model = download_version(f"models:/{MODEL_NAME}/{champion.version}")
+    champion = client.get_model_version_by_alias(model_name(), CHAMPION)
+    model = download_version(f"models:/{model_name()}/{champion.version}")
     one = "1", model
     found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
-    stage = json.loads(paths.results("evaluate").read_text())["rank_grpo_constrained"]
+    stage = json.loads(paths.results("evaluate").read_text())["rank_grpo"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):
         assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)
     assert champion.tags["test.ndcg_at_6"].startswith(f"{stage['ndcg_at_6']:.4f} [")
@@ -193,7 +193,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
 def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(project, trained, monkeypatch):
     monkeypatch.chdir(project)
     params, paths = load_params(), Paths()
-    (found,) = evaluate_models(params, paths, [f"models:/{MODEL_NAME}@{CHAMPION}"], "test")
+    (found,) = evaluate_models(params, paths, [f"models:/{model_name()}@{CHAMPION}"], "test")
     stage = json.loads(paths.results("evaluate").read_text())
     for metric in ("ndcg_at_6", "recall_at_2", "in_catalog"):
         assert found["metrics"][metric]["mean"] == pytest.approx(stage["rank_grpo"][metric], abs=1e-6)
@@ -323,7 +323,7 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
 @pytest.mark.slow
 def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
     changes = {
-        "start": f"models:/{MODEL_NAME}@{CHAMPION}",
+        "start": f"models:/{model_name()}@{CHAMPION}",
         "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0},
         "rewards": {"grounded": 0.5},
         "constrained": True,
@@ -331,7 +331,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
     }
     set_params(scratch, {"rank_grpo": changes})
     result = run_in(scratch, "convrec", "run", "rank_grpo")
-    assert f"starting from the weights of models:/{MODEL_NAME}@{CHAMPION}," in result.stderr
+    assert f"starting from the weights of models:/{model_name()}@{CHAMPION}," in result.stderr
     folder = next((scratch / "checkpoints" / "rank_grpo").iterdir())
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
     assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()

@@ -22,8 +22,8 @@ SYSTEMS = (
     "sft",
     "rank_grpo",
     "oracle",
-    "sft_constrained",
-    "rank_grpo_constrained",
+    "sft_free",
+    "rank_grpo_free",
     "item_knn",
 )
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
@@ -121,9 +121,9 @@ def write_inputs(paths, params, dated, systems, without, chosen):
         "rank_grpo_over_sft": {"mean": 0.0123, "low": -0.0011, "high": 0.0257, "n": 1234, "p": 0.0721},
         "rank_grpo_over_popularity": {"mean": 0.2, "low": 0.15, "high": 0.25, "n": 1234, "p": 0.0005},
     }
-    if "rank_grpo_constrained" in systems:
+    if "rank_grpo_free" in systems:
         of_constraint = {"mean": 0.03, "low": 0.02, "high": 0.04, "n": 1234, "p": 0.0005}
-        gains["rank_grpo_constrained_over_rank_grpo"] = of_constraint
+        gains["rank_grpo_over_rank_grpo_free"] = of_constraint
     settings = {"shrinkage": 10.0, "nearest": 200, "dislike_weight": 0.5}
     baselines = {
         "popularity": {"settings": {}, f"validation_{headline}": 0.125},
@@ -133,7 +133,8 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     evaluation |= {"baselines": baselines, "best_baseline": "popularity"}
     write_json(paths.results("evaluate"), {key: value for key, value in evaluation.items() if key not in without})
     for name in systems:
-        responses = {"prompt_id": ["p-1", "p-2"], "response": [SFT_LIST, ""]}
+        first = "A free list (1999)" if name.endswith("_free") else SFT_LIST
+        responses = {"prompt_id": ["p-1", "p-2"], "response": [first, ""]}
         write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
     write_plot(
         paths.plot("sft"),

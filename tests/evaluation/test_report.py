@@ -1,4 +1,5 @@
 import json
+import re
 from html.parser import HTMLParser
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
-REAL = tuple(name for name in SYSTEMS if name != "oracle" and not name.endswith("_constrained"))
+REAL = tuple(name for name in SYSTEMS if name != "oracle" and not name.endswith("_free"))
 
 
 def _traces(figure):
@@ -124,13 +125,13 @@ def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog, monkeypat
     assert table["high"].tolist() == pytest.approx([1, 0.5, 0])
 
 
-def test_constrained_systems_stand_beside_the_free_ones_and_slices_have_their_n(synthetic):
+def test_only_the_ablation_shows_free_lists_and_slices_have_their_n(synthetic):
     text, html = synthetic.text, synthetic.html
-    shown = text[text.index("Constrained against free") : text.index("Slices of the test split")]
-    places = [shown.index(f"{name}, {kind}") for name in ("SFT", "Rank-GRPO") for kind in ("free", "constrained")]
-    assert places == sorted(places)
-    gain = "minus free, paired over the same 1,234 rows, in NDCG@20: +0.030 ± 0.010, p < 0.001"
-    assert f"Rank-GRPO, constrained, {gain}" in shown
+    start, end = text.index("Ablations: without"), text.index("Slices of the test split")
+    shown, others = text[start:end], text[:start] + text[end:]
+    assert shown.index("SFT, free") < shown.index("Rank-GRPO, free") and ", free" not in others
+    assert "Rank-GRPO, free0.720± 0.010+0.030± 0.010; p < 0.001" in shown
+    assert "A free list" not in text, "examples are lists that are served"
     assert "3 or more: 997 rows of 897 prompts." in text and 'id="plot-slice_new_items"' in html
     assert 'id="plot-slice_month"' not in html and "Month2022-121,000900" in text, "one slice: no plot"
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
@@ -144,7 +145,7 @@ def test_what_is_not_there_is_left_out(tmp_path, synthetic):
     assert remark in text and remark not in synthetic.text
     assert "The data are a simulation" not in text and "oracle" not in text
     assert text.count("undated") == 3  # the splits
-    assert "Constrained against free" not in html and "Slices of the test split" not in html
+    assert "Ablations: without" not in html and "Slices of the test split" not in html
     assert 'href="#slices"' not in html and "too short to log a loss" in html
     for name, drawn in (("sft", False), ("popularity", True), ("ladder", True)):
         assert (f'id="plot-{name}"' in html) == drawn, name
@@ -161,13 +162,17 @@ def test_each_cutoff_has_a_curve_and_the_chosen_checkpoint_a_line():
     figure = training_figures(_drawn(validation=frame), [2, 5], 1)["validation_ndcg"]
     assert [(trace["name"], trace["x"]) for trace in _traces(figure)] == [("NDCG@5", [0, 1, 2]), ("NDCG@2", [0, 1, 2])]
     assert '"x0":1,"x1":1' in figure
+    reward = pd.DataFrame([{"step": step, "hits": 1.0, "kl": 0.0, "entropy": 0.5} for step in (1, 2, 3, 4)])
+    figures = training_figures(_drawn(validation=frame, reward=reward), [2, 5], 1)
+    shown = {re.search(r'"xaxis":.*?"range":(\[.*?\])', plot)[1] for plot in figures.values()}
+    assert len(figures) == 6 and shown == {"[-0.08,4.08]"}, "curves that stand below each other share their steps"
 
 
 def test_numbers_intervals_and_versions_are_shown(synthetic):
     paths, html, _, text = synthetic
     assert "1,234 rows, 2 prompts" in text
     assert "0.320± 0.010" in text  # SFT, NDCG@20
-    assert "<strong>0.720</strong>" in html and "<strong>0.520</strong>" not in html  # constrained, the oracle
+    assert "<strong>0.420</strong>" in html and "<strong>0.520</strong>" not in html  # Rank-GRPO, the oracle
     assert "OverRank-GRPO SFT +0.012± 0.013; p = 0.072" in text and "popularity +0.200± 0.050; p < 0.001" in text
     assert "<strong>+0.200</strong>" in html and "<strong>+0.012</strong>" not in html
     assert "popularity0.125– item-kNN0.062shrinkage 10, nearest 200, dislike weight 0.5" in text
@@ -190,7 +195,8 @@ def test_rank_groups_are_means_of_their_ranks_smoothed_over_steps():
 
 
 def _system(ndcg, **others):
-    return {"ndcg_at_20": ndcg, "format": 1.0, "in_catalog": 1.0, "duplicates": 0.0, "intervals": {}, **others}
+    shares = {"ndcg_at_20": ndcg, "recall_at_20": 2 * ndcg, "format": 1.0, "in_catalog": 1.0, "duplicates": 0.0}
+    return {**shares, "intervals": {}, **others}
 
 
 def test_the_card_and_the_words_say_what_is_better():
@@ -199,30 +205,31 @@ def test_the_card_and_the_words_say_what_is_better():
         "ease": _system(0.45),
         "item_knn": _system(0.42),
         "popularity": _system(0.1),
-        "sft": _system(0.2),
-        "sft_constrained": _system(0.25),
-        "rank_grpo": _system(0.3),
-        "rank_grpo_constrained": _system(0.4, coverage=0.5),
+        "sft_free": _system(0.2),
+        "sft": _system(0.25),
+        "rank_grpo_free": _system(0.3),
+        "rank_grpo": _system(0.4, coverage=0.5),
         "paired_ndcg_at_20": {
-            "rank_grpo_constrained_over_sft_constrained": {"mean": 0.15, "low": 0.14, "high": 0.16, "p": 0.0005},
-            "rank_grpo_constrained_over_neighbours": {"mean": -0.1, "low": -0.12, "high": -0.08, "p": 0.0123},
-            "rank_grpo_constrained_over_ease": {"mean": -0.05, "low": -0.09, "high": -0.01, "p": 0.02},
-            "rank_grpo_constrained_over_item_knn": {"mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.2},
-            "rank_grpo_constrained_over_rank_grpo": {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.0005},
+            "rank_grpo_over_sft": {"mean": 0.15, "low": 0.14, "high": 0.16, "p": 0.0005},
+            "rank_grpo_over_neighbours": {"mean": -0.1, "low": -0.12, "high": -0.08, "p": 0.0123},
+            "rank_grpo_over_ease": {"mean": -0.05, "low": -0.09, "high": -0.01, "p": 0.02},
+            "rank_grpo_over_item_knn": {"mean": -0.02, "low": -0.05, "high": 0.01, "p": 0.2},
+            "rank_grpo_over_rank_grpo_free": {"mean": 0.1, "low": 0.05, "high": 0.15, "p": 0.0005},
         },
     }
     systems = system_names(evaluation)
     facts = {fact.label: fact.value for fact in headline_facts(evaluation, systems, "ndcg_at_20")}
     assert facts == {
-        "NDCG@20 gain over constrained SFT": "+0.150 ± 0.010",
+        "Liked items in the first 20": "80\u00a0%",
         "Place among the baselines": "4 of 5",
+        "NDCG@20 gain over SFT": "+0.150 ± 0.010",
         "Exact format": "100.0 %",
-        "In catalog": "100.0 %",
         "Coverage": "50.0 %",
     }
     assert findings(evaluation, systems, "ndcg_at_20") == [
-        "Constrained Rank-GRPO beats constrained SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
-        "Constrained Rank-GRPO loses to the strongest baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
+        "Of what users liked, 80\u00a0% is in the first 20; the best classical method, neighbours, has 100\u00a0%.",
+        "Rank-GRPO loses to the strongest baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
+        "Rank-GRPO beats SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
         "2 baselines score clearly higher: neighbours, EASE.",
         "Without the constraint, its lists are worse: NDCG@20 falls by 0.100.",
     ]
@@ -232,6 +239,6 @@ def test_without_an_interval_nothing_beats_or_loses():
     gain = {"mean": 0.5, "low": None, "high": None, "p": 0.25}
     evaluation = {"neighbours": _system(0.1), "sft": _system(0.1), "rank_grpo": _system(0.6)}
     evaluation["paired_ndcg_at_20"] = {"rank_grpo_over_sft": gain, "rank_grpo_over_neighbours": {**gain, "mean": -0.5}}
-    first, second = findings(evaluation, system_names(evaluation), "ndcg_at_20")
+    _, second, first = findings(evaluation, system_names(evaluation), "ndcg_at_20")
     assert first == "Rank-GRPO is not clearly different from SFT in NDCG@20: +0.500 (too few persons), p = 0.250."
     assert "is not clearly different from the strongest baseline, neighbours," in second

@@ -1,6 +1,6 @@
 import pytest
 
-from convrec.evaluation.table import print_results
+from convrec.evaluation.table import print_results, print_summary
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
@@ -14,11 +14,9 @@ def _scores(mean):
 def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     gain = {"mean": 0.1893, "low": 0.1796, "high": 0.1995, "n": 1749, "p": 0.0005}
-    values = {
-        name: _scores(0.25) for name in ("popularity", "last_month", "neighbours", "rank_grpo", "rank_grpo_constrained")
-    }
+    values = {name: _scores(0.25) for name in ("popularity", "last_month", "neighbours", "rank_grpo_free", "rank_grpo")}
     metrics = {"n_rows": 1749, "n_prompts": 1175, **values}
-    metrics["paired_ndcg_at_20"] = {f"rank_grpo{end}_over_neighbours": gain for end in ("", "_constrained")}
+    metrics["paired_ndcg_at_20"] = {f"rank_grpo_over_{other}": gain for other in ("neighbours", "rank_grpo_free")}
     chosen = {"popularity": {}, "neighbours": {"neighbours": 100}}
     metrics["baselines"] = {name: {"settings": s, "validation_ndcg_at_20": 0.25} for name, s in chosen.items()}
     metrics["best_baseline"] = "neighbours"
@@ -30,12 +28,20 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     assert shown.count("0.250 ± 0.380") == 2 * len(values)
     assert "Baselines, NDCG@20 on the validation split, which sets their parameters:\n  popularity: 0.2500\n" in shown
     assert "\n  neighbours: 0.2500, the best on validation (neighbours 100)\n" in shown
-    assert "Rank-GRPO, constrained over neighbours: +0.189" in shown
+    assert "Rank-GRPO over Rank-GRPO, free: +0.189" in shown
+    assert shown.index("Rank-GRPO  ") < shown.index("Rank-GRPO, free  "), "ablations are the last rows"
+    print_summary(Paths(tmp_path), "Version 2 was promoted.")
+    verdict, *_ = capsys.readouterr().out.split("\n\n")
+    first = "Of what users liked, 25\u00a0% is in the first 20; the best classical method, popularity, has 25\u00a0%."
+    assert verdict.splitlines()[1] == f"{first} Version 2 was promoted." and "free" not in verdict
     assert "Rank-GRPO over neighbours: +0.189 ± 0.010, p < 0.001" in shown
 
 
 def test_there_must_be_an_evaluation(tmp_path):
     with pytest.raises(InputError, match="no evaluation yet"):
+        print_results(Paths(tmp_path))
+    write_json(Paths(tmp_path).results("evaluate"), {"rank_grpo": {}, "rank_grpo_constrained": {}})
+    with pytest.raises(InputError, match="rank_grpo_constrained: made by an earlier release.*run `dvc repro` again"):
         print_results(Paths(tmp_path))
     file = Paths(tmp_path).results("evaluate")
     write_json(file, {})

@@ -17,7 +17,7 @@ import pytest
 import requests
 from mlflow import MlflowClient
 
-from convrec.registry.versions import CHAMPION, MODEL_NAME
+from convrec.registry.versions import CHAMPION, model_name
 from convrec.training.callbacks import read_history
 from tests.servers import Servers, wait_for
 from tests.small_project import ROOT, SHRUNK, commit, make_project, own_environment, set_params
@@ -188,7 +188,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers,
     for name, value in servers.clients().items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(servers.address("mlflow"))
-    assert client.get_model_version_by_alias(MODEL_NAME, CHAMPION).version == "1"
+    assert client.get_model_version_by_alias(model_name(), CHAMPION).version == "1"
     record = json.loads((workspace / "runs" / "rank_grpo.json").read_text())
     steps = [point.step for point in client.get_metric_history(record["run_id"], "reward")]
     assert steps == list(range(1, RL_STEPS + 1)), "every step once, those of the run that crashed among them"
@@ -208,7 +208,7 @@ def test_a_refresh_compares_both_versions_on_the_new_month(deployed, servers, mo
     for name, value in servers.clients().items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(servers.address("mlflow"))
-    champion = client.get_model_version_by_alias(MODEL_NAME, CHAMPION)
+    champion = client.get_model_version_by_alias(model_name(), CHAMPION)
     assert champion.version == "2"
     workspace = deployed.workspaces / "refresh"
     answer = deployed.run("convrec", "recommend", "I loved Heat", "-n", "3", "--json", cwd=workspace)

@@ -42,7 +42,8 @@ def test_the_tokens_of_the_teacher_are_part_of_the_summary(paths):
 
 
 def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
-    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths, "RESULTS")
+    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths, ["Half of it is listed.", "Better."], "RESULTS")
+    assert text.startswith("- **Half of it is listed.**\n- Version 4: **promoted**") and "- Better.\n- Finished" in text
     assert "- Version 4: **promoted** (better than version 3)" in text
     assert "- NDCG@20 over the champion, version 3: **+0.012 ± 0.010** (on the same 1,741 test rows)" in text
     assert "- Latency: **0.25 s**" in text

@@ -70,10 +70,13 @@ def written(monkeypatch) -> list[list[str]]:
 
 def test_constrained_lists_are_catalog_items_none_twice(project, cli):
     set_params(project, {"common": {"list_length": 4, "cutoffs": [4]}})
-    metrics = json.loads(cli("evaluate", "--model", "models/base", "--constrained", "--json").out)["metrics"]
+    metrics = json.loads(cli("evaluate", "--model", "models/base", "--json").out)["metrics"]  # as they are served
     for name, value in (("in_catalog", 1), ("length", 4), ("duplicates", 0), ("seen", 0), ("format", 1)):
         assert metrics[name]["mean"] == value, name
-    assert (project / "evaluations" / "models-base.test.constrained" / "lists.parquet").is_file()
+    assert (project / "evaluations" / "models-base.test" / "lists.parquet").is_file()
+    out = cli("evaluate", "--model", "models/base", "--free").out
+    assert "Test split, free lists: 6 rows" in out
+    assert (project / "evaluations" / "models-base.test.free" / "lists.parquet").is_file()
 
 
 def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, cli):
@@ -117,9 +120,9 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
     given = []
     version = ModelFiles(Path("models/sft"), Paths().catalog, settings)
     monkeypatch.setattr("convrec.pipeline.evaluate_models.download_version", lambda uri: given.append(uri) or version)
-    champion = "models:/convrec-recommender@champion"
+    champion = "models:/convrec-movies@champion"
     assert json.loads(cli("evaluate", "--model", champion, "--json").out)["n_rows"] == 6 and given == [champion]
-    run = json.loads((Paths().evaluations / "convrec-recommender-champion.test" / "run.json").read_text())
+    run = json.loads((Paths().evaluations / "convrec-movies-champion.test" / "run.json").read_text())
     params = mlflow.get_run(run["run_id"]).data.params
     assert params["model.instruction"] == "Films, please." and params["model.repetition_penalty"] == "1.3"
 
@@ -135,8 +138,8 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
         (["--checkpoints", "base_model"], None, "--checkpoints base_model: give sft, rank_grpo"),
         (["--checkpoints", "sft"], None, "not made yet; run `dvc repro sft` first"),
         (["--checkpoints", "rank_grpo"], None, "no loadable checkpoints for the current parameters and data"),
-        (["--checkpoints", "sft", "--constrained"], None, "give --model, with or without --constrained"),
-        (["--model", "models:/convrec-recommender/7"], None, "models:/convrec-recommender/7: not in the registry"),
+        (["--checkpoints", "sft", "--free"], None, "give --model, with or without --free"),
+        (["--model", "models:/convrec-movies/7"], None, "models:/convrec-movies/7: not in the registry"),
     ],
 )
 def test_mistakes_are_told_before_any_work(project, written, cli, arguments, spoil, message):
@@ -155,9 +158,9 @@ def test_a_hub_s_model_that_cannot_be_had_is_told(project, monkeypatch, cli):
 
 
 def test_names_of_evaluations_say_model_split_and_how_many():
-    assert evaluation_name("models:/convrec-recommender/3", "test", None) == "convrec-recommender-3.test"
+    assert evaluation_name("models:/convrec-movies/3", "test", None) == "convrec-movies-3.test"
     assert evaluation_name("./Qwen/Qwen2.5-0.5B@main", "train", 9) == "Qwen-Qwen2.5-0.5B-main.train.first-9"
-    assert evaluation_name("./model", "test", None, True) == "model.test.constrained"
+    assert evaluation_name("./model", "test", None, free=True) == "model.test.free"
 
 
 @pytest.fixture

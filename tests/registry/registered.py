@@ -46,12 +46,12 @@ def _row(number: int) -> dict:
 
 def create_name(client: mlflow.MlflowClient) -> None:
     """Make the registered model, which versions without files need."""
-    client.create_registered_model(registry.MODEL_NAME)
+    client.create_registered_model(registry.model_name())
 
 
 def add_version(client: mlflow.MlflowClient, **tags: str) -> str:
     """Register a version without files, and return its number."""
-    made = client.create_model_version(registry.MODEL_NAME, source="mlflow-artifacts:/nowhere", tags=tags)
+    made = client.create_model_version(registry.model_name(), source="mlflow-artifacts:/nowhere", tags=tags)
     return str(made.version)
 
 
@@ -67,8 +67,8 @@ def register_model(client: mlflow.MlflowClient, folder: Path, seed: int) -> str:
         create_name(client)
     run = client.create_run(tracking.connect())
     tags = {CHECKPOINT_TAG: checkpoint_digest(checkpoint)}
-    made = client.create_model_version(registry.MODEL_NAME, folder.as_uri(), run.info.run_id, tags=tags)
-    client.set_registered_model_alias(registry.MODEL_NAME, registry.CHALLENGER, made.version)
+    made = client.create_model_version(registry.model_name(), folder.as_uri(), run.info.run_id, tags=tags)
+    client.set_registered_model_alias(registry.model_name(), registry.CHALLENGER, made.version)
     return str(made.version)
 
 
@@ -80,5 +80,5 @@ def promote_in_turn(client: mlflow.MlflowClient, *versions: str) -> None:
 
 def moves_of(client: mlflow.MlflowClient) -> list[dict]:
     """Return the log of the champion's moves."""
-    tags = client.get_registered_model(registry.MODEL_NAME).tags
+    tags = client.get_registered_model(registry.model_name()).tags
     return [json.loads(tags[name]) for name in sorted(tags) if name.startswith("move.")]

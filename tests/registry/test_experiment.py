@@ -8,6 +8,7 @@ import mlflow
 import pytest
 from prefect.logging import disable_run_logger
 
+from convrec.data.catalog import Catalog, Item
 from convrec.project.errors import InputError
 from convrec.registry.experiment import (
     EXPERIMENT_TAG,
@@ -22,12 +23,12 @@ from convrec.registry.experiment import (
 )
 from convrec.registry.moves import roll_back
 from convrec.registry.policy import describe_experiment
-from convrec.registry.versions import MODEL_NAME
+from convrec.registry.versions import model_name
 from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
 from tasks.champion import watch_experiment
 from tests.registry.experimenting import START, answer_users
-from tests.registry.registered import promote_in_turn
+from tests.registry.registered import add_version, promote_in_turn
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_start_read_and_end(champion):
     ("challenger", "share", "message"),
     [
         ("1", 0.5, "--challenger 1: this version is the champion"),
-        ("9", 0.5, "models:/convrec-recommender/9: not in the registry.*convrec registry list"),
+        ("9", 0.5, "models:/convrec-movies/9: not in the registry.*convrec registry list"),
         ("2", 1.0, "--share 1: give a number above 0 and below 1"),
         ("2", 0.0, "--share 0: give a number above 0 and below 1"),
     ],
@@ -67,6 +68,16 @@ def test_start_read_and_end(champion):
 def test_what_cannot_start(champion, challenger, share, message):
     with pytest.raises(InputError, match=message):
         start_experiment(champion, challenger, share, "ops")
+    assert read_experiment(champion) is None
+
+
+def test_a_version_of_another_catalog_cannot_start(champion, monkeypatch):
+    def catalog(version):
+        return {f"version {version.version}": Catalog([Item(f"Title {version.version}.{n}", 2000) for n in range(9)])}
+
+    monkeypatch.setattr("convrec.registry.experiment.version_catalog", catalog)
+    with pytest.raises(InputError, match=r"version 5 \(9 items, as Title 5.0 .*version 1 \(9 items, as Title 1.0"):
+        start_experiment(champion, add_version(champion, catalog_version="games"), 0.5, "ops")
     assert read_experiment(champion) is None
 
 
@@ -80,7 +91,7 @@ def test_one_at_a_time(champion):
 
 
 def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
-    champion.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, "{}")
+    champion.set_registered_model_tag(model_name(), EXPERIMENT_TAG, "{}")
     assert running_experiment(champion, "1") is None
     assert "No experiment was started" in cli("experiment", "status").out
     assert start_experiment(champion, "2", 0.5, "ops").is_running
@@ -128,11 +139,11 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert sum(side["answers"] for side in stopped["sides"]) == 400
     ended = read_experiment(champion)
     assert ended.reason == "version 2 is worse than champion 1" and not ended.is_running
-    version = champion.get_model_version(MODEL_NAME, "2")
+    version = champion.get_model_version(model_name(), "2")
     tag = json.loads(version.tags[RESULT_TAG])
     assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 398)
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
-    assert recorded_result(champion.get_model_version(MODEL_NAME, "3"), "1") is None
+    assert recorded_result(champion.get_model_version(model_name(), "3"), "1") is None
     again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err
@@ -185,7 +196,7 @@ def test_an_invalid_experiment_has_no_verdict(champion, store, cli, tmp_path, ex
         )
         assert shown.status == 0 and problem in shown.out and read_experiment(champion).is_running
         finish(champion, result, "invalid", "ops")
-        recorded = recorded_result(champion.get_model_version(MODEL_NAME, "2"), "1")
+        recorded = recorded_result(champion.get_model_version(model_name(), "2"), "1")
         assert f": withheld; {result.problems[0]}" in describe_experiment(recorded)
 
 
@@ -217,9 +228,9 @@ def test_the_command_starts_and_stops(client, store, cli):
     )
     stopped = cli("experiment", "stop", "--reason", "a\nholiday", "--by", "lead")
     assert "Ended at" in stopped.out and "a holiday" in stopped.out
-    assert json.loads(client.get_model_version(MODEL_NAME, "2").tags[RESULT_TAG])["reason"] == "a holiday"
+    assert json.loads(client.get_model_version(model_name(), "2").tags[RESULT_TAG])["reason"] == "a holiday"
     ended = replace(read_experiment(client), reason="\x1b]0;owned\x07\nEnded at noon")
-    client.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, ended.to_json())
+    client.set_registered_model_tag(model_name(), EXPERIMENT_TAG, ended.to_json())
     shown = cli("experiment", "status").out
     assert not set(shown) & set("\x1b\x07") and "\nEnded at noon" not in shown, "others can write to the registry"
 

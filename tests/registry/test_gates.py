@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from convrec.evaluation.comparison import Gain
+from convrec.evaluation.comparison import Gain, paired_interval
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
 from convrec.registry.decisions import (
@@ -23,7 +23,7 @@ from convrec.registry.decisions import (
     decision_markdown,
 )
 from convrec.registry.measure import slice_changes
-from convrec.registry.policy import decide, load_policy, parse_policy
+from convrec.registry.policy import decide, load_policy, parse_policy, rows_to_decide
 from tests.small_project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")
@@ -104,6 +104,41 @@ def test_a_slice_that_falls_is_refused_if_it_has_the_rows():
     assert gate.figure == pytest.approx(0.06) and gate.detail == "mentions = 0, 40 rows: 0.3100 to 0.2500"
     few = replace(COMPARISON, slices=[replace(fallen[0], n_rows=29)])
     assert decide(POLICY, few).gates[-1].detail == "no slice has 30 rows"
+
+
+def test_a_refusal_for_want_of_rows_says_how_many_would_decide():
+    few = Gain(0.02, -0.02, 0.06, 35, 0.3)  # (0.04 / 0.02)² times as many rows
+    decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": few}))
+    assert "ndcg gain, lower end -0.0200 (above 0; too few test rows (35); about 140 would decide)" in decision.reason
+    assert "too few test rows (35); about 140 would decide; +0.0200" in decision_markdown(decision)
+    assert rows_to_decide(few, -0.01) == 63, "35 (0.04 / 0.03)², in two digits"
+    assert rows_to_decide(few, 0.05) == 63, "as far below the limit"
+    assert rows_to_decide(few, -0.03) is None and rows_to_decide(few, 0.02) is None
+    worse = decide(POLICY, replace(COMPARISON, gains={"ndcg": Gain(-0.02, -0.03, -0.01, 35, 0.001)}))
+    assert "too few" not in worse.reason, "more rows would not help"
+
+
+def test_as_many_rows_as_were_said_decide():
+    drawn = np.random.default_rng(9).normal(0.05, 0.4, 4000)
+
+    def gain(rows):
+        scores = pd.DataFrame({"prompt_id": range(rows), "person": range(rows), "ndcg": drawn[:rows]})
+        return paired_interval(scores, scores.assign(ndcg=0.0), "ndcg", 500, 1)
+
+    few = gain(100)
+    needed = rows_to_decide(few, 0.0)
+    assert few.low < 0 < few.mean and 100 < needed < 4000
+    exact = few.mean * (needed / 100) ** 0.5 / (few.mean - few.low)  # the lower end of such rows is 0
+    assert exact == pytest.approx(1, abs=0.05)
+    assert gain(4 * needed).low > 0 > gain(needed // 4).low
+
+
+def test_gates_without_a_champion_are_a_sentence():
+    alone = decide(POLICY, replace(COMPARISON, champion=None, gains={}, slices=[]))
+    text = decision_markdown(alone)
+    assert "| no champion |" not in text and text.count("| holds |") == 4
+    assert "Not checked, because there is no champion to compare with: ndcg gain, lower end; ndcg gain, p; " in text
+    assert "Not checked" not in decision_markdown(decide(POLICY, COMPARISON))
 
 
 def test_the_first_version_needs_no_gain_but_the_guard_rails():
@@ -194,7 +229,7 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     value = json.loads(json.dumps(decision.to_json()))
     assert Decision.from_json(value) == decision
     assert value["comparison"]["gains"]["ndcg"] == {"mean": 0.02, "low": 0.01, "high": 0.03, "n": 90, "p": 0.001}
-    assert list(value["gates"][0]) == ["name", "figure", "limit", "passed", "detail"]
+    assert list(value["gates"][0]) == ["name", "figure", "limit", "passed", "detail", "note"]
     infinite = replace(decision, gates=(Gate("coverage", float("inf"), "at least 1", True),))
     assert Decision.from_json(json.loads(json.dumps(infinite.to_json()))) == infinite
     del value["comparison"]["baselines"]  # as in a decision of an earlier release

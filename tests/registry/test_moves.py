@@ -9,22 +9,22 @@ import pytest
 from convrec.project.errors import InputError
 from convrec.registry import moves as registry_moves
 from convrec.registry.moves import (
-    CLAIM,
     ChampionChanged,
     Move,
     claim,
+    claim_name,
     earlier_champions,
     promote_version,
     read_state,
     roll_back,
     rolled_back,
 )
-from convrec.registry.versions import MODEL_NAME, read_aliases
+from convrec.registry.versions import model_name, read_aliases
 from tests.registry.registered import moves_of, promote_in_turn
 
 
 def _is_claimed(client) -> bool:
-    return any(model.name == CLAIM for model in client.search_registered_models())
+    return any(model.name == claim_name() for model in client.search_registered_models())
 
 
 def test_a_promotion_moves_the_alias_and_is_logged(client):
@@ -54,12 +54,12 @@ def test_rollback_twice_and_no_further(client):
 
 
 def test_aliases_set_by_hand_and_deleted_versions(client):
-    client.set_registered_model_alias(MODEL_NAME, "champion", "1")
+    client.set_registered_model_alias(model_name(), "champion", "1")
     promote_in_turn(client, "2", "3")
     assert [move["kind"] for move in moves_of(client)] == ["unlogged", "promote", "promote"]
-    client.delete_model_version(MODEL_NAME, "2")
+    client.delete_model_version(model_name(), "2")
     assert roll_back(client, "lead", "").to_version == "1"
-    client.set_registered_model_alias(MODEL_NAME, "champion", "4")
+    client.set_registered_model_alias(model_name(), "champion", "4")
     assert roll_back(client, "lead", "").to_version == "1"
     assert [move["kind"] for move in moves_of(client)][3:] == ["rollback", "unlogged", "rollback"]
 
@@ -183,7 +183,7 @@ def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):
     with claim(client, "suspended") as check, claim(client, "another"):
         with pytest.raises(InputError, match="another process took over this change of the champion"):
             check()
-        assert "Not a model" in client.get_registered_model(CLAIM).description
+        assert "Not a model" in client.get_registered_model(claim_name()).description
     assert not _is_claimed(client) and read_aliases(client) == {"champion": "1"}
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
+from convrec.data.catalog import Catalog, Item
 from convrec.evaluation.sequential import compare_arms
 from convrec.generation import lists
 from convrec.project.config.params import load_params
@@ -22,7 +23,7 @@ from convrec.registry.experiment import Result, Side, finish, start_experiment
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.moves import roll_back
 from convrec.registry.promote import promote
-from convrec.registry.versions import MODEL_NAME, read_aliases
+from convrec.registry.versions import model_name, read_aliases
 from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
 from tests.service.recommending import TITLES
@@ -108,7 +109,7 @@ def _failed(decision: Decision) -> list[str]:
 
 
 def _status(client, version: str) -> str | None:
-    return client.get_model_version(MODEL_NAME, version).tags.get("promotion.status")
+    return client.get_model_version(model_name(), version).tags.get("promotion.status")
 
 
 def test_first_better_worse_and_the_champion_itself(client, ranks):
@@ -127,6 +128,15 @@ def test_first_better_worse_and_the_champion_itself(client, ranks):
     assert worse.status == REFUSED and _champion(client) == "2"
     assert "ndcg gain, lower end" in _failed(worse) and _status(client, "3") == "refused"
     assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
+
+
+def test_a_version_of_another_catalog_is_refused_before_any_list(client, ranks):
+    Catalog([Item(f"Game {number}", 2000) for number in range(40)]).to_frame().to_parquet(Paths().catalog)
+    with pytest.raises(
+        InputError, match=r"version 1 of convrec-movies \(15 items, .*catalog.parquet \(40 items, as Game 0"
+    ):
+        _promote("1")
+    assert ranks["asked"] == [] and _champion(client) is None
 
 
 def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
@@ -165,7 +175,7 @@ def test_the_decision_is_written_to_version_and_run(client, ranks):
     ranks |= {"1": 3, "2": 1}
     _promote("1")
     decision = _promote("2")
-    version = client.get_model_version(MODEL_NAME, "2")
+    version = client.get_model_version(model_name(), "2")
     short = json.loads(version.tags["promotion.decision"])
     assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ops", 1)
     whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{short['artifact']}")
@@ -282,7 +292,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["promote", "--version", "9"], "models:/convrec-recommender/9: not in the registry"),
+        (["promote", "--version", "9"], "models:/convrec-movies/9: not in the registry"),
         (["promote", "--version", "latest"], 'Invalid value "latest" for --version. Give the number of a version'),
         (["promote", "--approve"], "give --by NAME"),
         (["rollback"], "there is no champion to roll back"),

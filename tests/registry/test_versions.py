@@ -1,21 +1,25 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
 
+from convrec.data.catalog import Catalog, Item
 from convrec.generation.lists import ListSettings
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
 from convrec.project.yaml import read_yaml
+from convrec.registry import recommenders
 from convrec.registry import versions as registry
 from convrec.registry.model_card import checkpoint_digest
-from tests.registry.registered import create_name, make_workspace
+from tests.registry.registered import add_version, create_name, make_workspace
 from tests.service.recommending import save_model
+from tests.small_project import set_params
 
 
 @pytest.fixture
@@ -41,8 +45,8 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     paths = Paths()
     for seed, stage in enumerate(("sft", "rank_grpo")):
         save_model(paths.model(stage), seed)
-    metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.5))}
-    metrics |= {"rank_grpo_constrained": _system(0.6), "n_rows": 12, "n_prompts": 12}
+    metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.6))}
+    metrics |= {"rank_grpo_free": _system(0.5), "n_rows": 12, "n_prompts": 12}
     paths.results("evaluate").parent.mkdir()
     paths.results("evaluate").write_text(json.dumps(metrics))
 
@@ -59,26 +63,89 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     assert mlflow.artifacts.load_dict(f"runs:/{version.run_id}/evaluate.json") == metrics
 
     folder = tmp_path / "fetched"
-    mlflow.artifacts.download_artifacts(f"models:/{registry.MODEL_NAME}/{version.version}", dst_path=str(folder))
+    mlflow.artifacts.download_artifacts(f"models:/{registry.model_name()}/{version.version}", dst_path=str(folder))
     assert read_yaml(folder / "artifacts" / "params.yaml") == load_params().model_dump()
     card = (folder / "artifacts" / "model_card.md").read_text()
-    assert card == version.description and "| **Rank-GRPO, constrained** | 0.600 ± 0.100 |" in card
-    assert "simulated" in card and "| popularity | 0.200 ± 0.100 |" in card
-    info = mlflow.models.get_model_info(f"models:/{registry.MODEL_NAME}/{version.version}")
+    assert card == version.description and "- **Rank-GRPO**: NDCG@4 0.600 ± 0.100, Recall@4 0.600 ± 0.100" in card
+    assert (
+        "simulated" in card and "- popularity: NDCG@4 0.200 ± 0.100" in card and "|" not in card and "free" not in card
+    )
+    info = mlflow.models.get_model_info(f"models:/{registry.model_name()}/{version.version}")
     assert info.signature.params is not None and (folder / "input_example.json").is_file()
     (torch,) = re.findall(r"^torch==(.*)$", (folder / "requirements.txt").read_text(), re.M)
     assert re.fullmatch(r"[\d.]+", torch), "an index has no +cpu"
     assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}
-    model = registry.download_version(f"models:/{registry.MODEL_NAME}/{version.version}")
+    model = registry.download_version(f"models:/{registry.model_name()}/{version.version}")
     assert checkpoint_digest(model.checkpoint) == tags["checkpoint.md5"]
     assert model.settings == ListSettings(**load_params().list_settings())
 
     sft = registry.register(load_params(), paths, None, "sft")
     assert sft.tags["test.ndcg_at_4"].startswith("0.4000 ") and sft.tags["algorithm"] == "sft"
     assert sft.tags["parent"] == "embedded"
+    store.set_registered_model_alias(registry.model_name(), registry.CHAMPION, version.version)
+    Catalog([Item(f"Game {number}", 2000) for number in range(9)]).to_frame().to_parquet(paths.catalog)
+    with pytest.raises(
+        InputError, match=r"catalog.parquet \(9 items, as Game 0 .*version 1 of convrec-movies \(15 items"
+    ):
+        registry.register(load_params(), paths, None)
     shutil.rmtree(paths.model("sft"))
     with pytest.raises(InputError, match="models/sft/config.json: not made yet"):
         registry.register(load_params(), paths, None, "sft")
+
+
+def test_each_domain_has_a_registered_model_of_its_own(store, tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("CONVREC_MODEL")
+    with pytest.raises(InputError, match="params.yaml: no project here; .* or set CONVREC_MODEL"):
+        registry.model_name()
+    make_workspace(tmp_path)
+    for items, chosen, name in (
+        ("movies", None, "convrec-movies"),
+        ("board games", None, "convrec-board-games"),
+        ("movies", "films-of-mine", "films-of-mine"),
+    ):
+        set_params(tmp_path, {"common": {"domain": {"items": items}}, "registry": {"model": chosen}})
+        assert load_params().registered_model == name == registry.model_name()
+    monkeypatch.setenv("CONVREC_MODEL", "convrec-songs")
+    assert registry.model_name() == "convrec-songs"
+
+
+def test_what_became_of_the_versions_of_earlier_releases_is_said(store):
+    with pytest.raises(InputError) as refused:
+        registry.download_version("models:/convrec-movies@champion")
+    assert "no version is the champion" in str(refused.value)
+    assert "--model challenger" not in str(refused.value), "there is none"
+    store.create_registered_model("convrec-recommender")
+    with pytest.raises(
+        InputError, match="go on with them, set `registry: {model: convrec-recommender}` in params.yaml"
+    ):
+        registry.download_version("models:/convrec-movies@champion")
+    create_name(store)
+    store.set_registered_model_alias(registry.model_name(), registry.CHALLENGER, add_version(store))
+    with pytest.raises(InputError, match="not promoted answers with --model challenger"):
+        registry.download_version("models:/convrec-movies@champion")
+
+
+def test_models_of_other_catalogs_are_not_compared():
+    films = Catalog([Item(f"Film {number}", 1990 + number) for number in range(10)])
+    games = Catalog([Item(f"Game {number}", 1990 + number) for number in range(30)])
+    both = Catalog([*games.items, films.items[0]])
+    registry.require_shared_items({"version 1": films, "version 2": both})  # a tenth of the smaller one
+    with pytest.raises(InputError) as refused:
+        registry.require_shared_items({"version 1 of convrec": films, "data/processed/catalog.parquet": games})
+    assert str(refused.value).startswith(
+        "version 1 of convrec (10 items, as Film 0 (1990)) and data/processed/catalog.parquet (30 items, as Game 0 "
+        "(1990)) recommend from different catalogs: they share 0 items"
+    )
+
+
+def test_models_of_other_catalogs_are_not_shown_beside_each_other(tmp_path, monkeypatch):
+    for name, items in (("one", "Film"), ("other", "Game")):
+        Catalog([Item(f"{items} {number}", 2000) for number in range(9)]).to_frame().to_parquet(tmp_path / name)
+    monkeypatch.setattr(recommenders, "find_model", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
+    source = recommenders.RegistrySource("one", "other", lambda *_: SimpleNamespace(warm=lambda: None))
+    source.load("one")
+    with pytest.raises(InputError, match=r"--model one \(9 items, as Film 0 .*--model other \(9 items, as Game 0"):
+        source.load("other")
 
 
 AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 503 != 200. Response body: ''")
@@ -90,7 +157,7 @@ AWAY = MlflowException("API request to /api/2.0/mlflow failed with error code 50
         ("MlflowClient.get_model_version_by_alias", lambda: registry.alias_version("champion")),
         ("MlflowClient.get_model_version", lambda: registry.find_version(mlflow.MlflowClient(), "1")),
         ("MlflowClient.get_model_version_by_alias", lambda: registry.find_version(mlflow.MlflowClient())),
-        ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-recommender/1")),
+        ("artifacts.download_artifacts", lambda: registry.download_version("models:/convrec-movies/1")),
     ],
 )
 def test_a_registry_that_is_away_is_not_one_without_the_version(store, monkeypatch, call, read):

@@ -203,7 +203,7 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
         (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
         (["recommend", "x"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
         (["app", "--port", "99999"], 'Invalid value "99999" for --port. Must be <= 65535.'),
-        (["app"], "models:/convrec-recommender@champion: not in the registry (no version is the champion)"),
+        (["app"], "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
         (
             ["app", "--model", "a", "--challenger", "a"],
             "--challenger a: this is the same as the first model; give another",

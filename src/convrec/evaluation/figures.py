@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.page import BLUE, GREY, LINES, PALE, PURPLE, VERMILLION, curve, dots, errors, figure, lines
-from convrec.evaluation.systems import CONSTRAINED, free_system
+from convrec.evaluation.systems import is_ablation
 
 PLOTS = ("popularity", "sft", "reward", "reward_by_rank", "validation")  # the curves of the stages that are drawn
 DEMONSTRATION_STEPS = {
@@ -51,9 +51,11 @@ def demonstration_figures(
 def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], chosen: int) -> dict[str, Markup]:
     """Return the plots of the trainings: losses, figures of each step, and the scores of the validated checkpoints.
 
-    A vertical line marks the chosen checkpoint.
+    A vertical line marks the chosen checkpoint. All plots of Rank-GRPO have the same steps on their axes.
     """
     figures, reward, by_rank, frame = {}, plots["reward"], plots["reward_by_rank"], plots["validation"]
+    last = max((part["step"].max() for part in (reward, by_rank, frame) if not part.empty), default=1)
+    steps = {"range": [-0.02 * last, 1.02 * last]}  # room for the markers at both ends
     if not plots["sft"].empty:
         losses = {"loss": ("training", BLUE, None), "validation_loss": ("validation", VERMILLION, "square")}
         traces = [curve(plots["sft"].dropna(subset=name), name, *style) for name, style in losses.items()]
@@ -62,23 +64,23 @@ def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], 
         if column in reward and reward[column].notna().any():
             mean = reward.assign(**{column: smoothed(reward[column])})
             traces = [curve(reward, column, "each step", PALE), curve(mean, column, "running mean", BLUE)]
-            figures[name] = figure(name, traces, "step", title)
+            figures[name] = figure(name, traces, "step", title, x_axis=steps)
     if not by_rank.empty:
         traces = []
         for (name, ends), color in zip(_RANK_GROUPS.items(), (BLUE, VERMILLION, PURPLE), strict=True):
             means = by_rank[by_rank["rank"].between(*ends)].groupby("step", as_index=False)["reward"].mean()
             if not means.empty:
                 traces.append(curve(means.assign(reward=smoothed(means["reward"])), "reward", name, color))
-        figures["groups"] = figure("groups", traces, "step", "reward", **FROM_ZERO)
+        figures["groups"] = figure("groups", traces, "step", "reward", x_axis=steps, **FROM_ZERO)
     if frame.empty:
         return figures
     mark = {"type": "line", "x0": chosen, "x1": chosen, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": GREY}}
     for metric, title in (("ndcg", "NDCG"), ("recall", "Recall")):
         columns = [f"{metric}_at_{k}" for k in sorted(cutoffs, reverse=True)]
         traces, name = lines(frame, {column: metric_label(column) for column in columns}), f"validation_{metric}"
-        figures[name] = figure(name, traces, "step", title, layout={"shapes": [mark]})
+        figures[name] = figure(name, traces, "step", title, x_axis=steps, layout={"shapes": [mark]})
     traces, name = lines(frame, {"in_catalog": "in catalog", "format": "exact format"}), "validation_lists"
-    figures[name] = figure(name, traces, "step", "share", tickformat=".0%", **FROM_ZERO)
+    figures[name] = figure(name, traces, "step", "share", x_axis=steps, tickformat=".0%", **FROM_ZERO)
     return figures
 
 
@@ -118,18 +120,15 @@ def system_figures(
 
 
 def _ladder_figure(evaluation: Mapping[str, Any], systems: Mapping[str, str], metric: str) -> Markup:
-    """Return a plot of each system's mean and 95 % interval, highest first."""
-    keys = sorted(systems, key=lambda key: -evaluation[key][metric])
+    """Return a plot of each system's mean, also in its label, and 95 % interval, highest first, without ablations."""
+    keys = sorted((key for key in systems if not is_ablation(key)), key=lambda key: -evaluation[key][metric])
     colors = {"sft": BLUE, "rank_grpo": VERMILLION}  # as in the plots of the sections
     traces = []
     for place, key in enumerate(keys):
-        color = colors.get(free_system(key), GREY)
-        symbol = "circle" if key.endswith(CONSTRAINED) else "circle-open"
+        color, symbol = colors.get(key, GREY), "circle" if key in colors else "circle-open"
         scores = evaluation[key]
         intervals = pd.DataFrame([{"mean": scores[metric], **scores["intervals"][metric]}])
         point = dots(intervals, systems[key], color, symbol, [place], [systems[key]])
-        label = {"text": [f"{scores[metric]:.3f}"], "textposition": "top center"}
-        font = {"size": 11, "color": color}
-        traces.append(point.update(mode="markers+text", **label, textfont=font, showlegend=False))
-    names = [systems[key] for key in keys]
+        traces.append(point.update(showlegend=False))
+    names = [f"{systems[key]}  <b>{evaluation[key][metric]:.3f}</b>" for key in keys]
     return figure("ladder", traces, metric_label(metric), "", 430, FROM_ZERO, **_places(names), showgrid=False)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED, system_names
+from convrec.evaluation.systems import BASELINES, FREE, UNGUIDED, system_names
 
 TOO_FEW = "too few persons"  # for an interval
 _VERBS = {1: "beats", -1: "loses to", 0: "is not clearly different from"}
@@ -55,50 +55,54 @@ def gain_words(gain: Mapping[str, Any]) -> str:
     return f"{gain['mean']:+.3f} {spread(gain)}, {p_words(gain['p'])}"
 
 
-def served(evaluation: Mapping[str, Any], stage: str) -> str:
-    """Return the key of a stage's constrained system, which is how models are served, or of its free one without it."""
-    return stage + CONSTRAINED if stage + CONSTRAINED in evaluation else stage
-
-
 def ranking(evaluation: Mapping[str, Any], headline: str) -> list[str]:
-    """Return the keys of the baselines and of the served Rank-GRPO model, highest score first."""
-    keys = [key for key in (*BASELINES, served(evaluation, "rank_grpo")) if key in evaluation]
+    """Return the keys of the baselines and of Rank-GRPO, highest score first."""
+    keys = [key for key in (*BASELINES, "rank_grpo") if key in evaluation]
     return sorted(keys, key=lambda key: -evaluation[key][headline])
 
 
 def headline_metrics(evaluation: Mapping[str, Any], headline: str) -> dict[str, Any]:
-    """Return the numbers to compare runs by: each system's headline metric, the served model's recall and gains."""
-    ours, base, recall = served(evaluation, "rank_grpo"), served(evaluation, "sft"), headline.replace("ndcg", "recall")
-    gains = evaluation[f"paired_{headline}"]
-    others = {name: gains.get(f"{ours}_over_{name}") for name in (base, evaluation["best_baseline"])}
+    """Return the numbers to compare runs by: each system's headline metric, Rank-GRPO's recall and gains."""
+    gains, recall = evaluation[f"paired_{headline}"], headline.replace("ndcg", "recall")
+    others = {name: gains.get(f"rank_grpo_over_{name}") for name in ("sft", evaluation["best_baseline"])}
     return {
         "n_rows": evaluation["n_rows"],
         "best_baseline": evaluation["best_baseline"],
         headline: {system: evaluation[system][headline] for system in system_names(evaluation)},
-        recall: {ours: evaluation[ours][recall]},
+        recall: {"rank_grpo": evaluation["rank_grpo"][recall]},
         "gain": {f"over_{name}": gain["mean"] for name, gain in others.items() if gain},
     }
 
 
-def _in_a_sentence(name: str) -> str:
-    """Return a system's name for use in a sentence: "SFT, constrained" becomes "constrained SFT"."""
-    free, comma, _ = name.partition(", ")
-    return f"constrained {free}" if comma else free
+def _found(evaluation: Mapping[str, Any], system: str, headline: str) -> str:
+    return f"{evaluation[system][headline.replace('ndcg', 'recall')]:.0%}".replace("%", "\u00a0%")
+
+
+def verdict(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> str:
+    """Return the result in plain words: the share of what users liked that is listed, and the best baseline's share."""
+    share, ranks = _found(evaluation, "rank_grpo", headline), headline.rpartition("_")[2]
+    words = f"Of what users liked, {share} is in the first {ranks}"
+    best = next((key for key in ranking(evaluation, headline) if key != "rank_grpo"), None)
+    others = f"; the best classical method, {systems[best]}, has {_found(evaluation, best, headline)}" if best else ""
+    return f"{words}{others}."
 
 
 def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
-    """Return the facts of the card: gain over SFT, rank among the baselines, format, in-catalog share, coverage."""
-    ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
-    gains, scores, facts = evaluation.get(f"paired_{headline}", {}), evaluation[ours], []
-    if gain := gains.get(f"{ours}_over_{base}"):
-        label = f"{metric_label(headline)} gain over {_in_a_sentence(systems[base])}"
-        note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation[base][headline]:.3f}"
-        facts.append(Fact(label, f"{gain['mean']:+.3f} {spread(gain)}", note))
-    order = ranking(evaluation, headline)
-    if best := next((key for key in order if key != ours), None):
-        note = f"strongest baseline: {systems[best]}, {evaluation[best][headline]:.3f}"
-        facts.append(Fact("Place among the baselines", f"{order.index(ours) + 1} of {len(order)}", note))
-    shares = {"format": "lists", "in_catalog": "lines", "coverage": "catalog that is listed"}
+    """Return the facts of the card: recall, rank among the baselines, gain over SFT, format, coverage."""
+    gains, scores = evaluation.get(f"paired_{headline}", {}), evaluation["rank_grpo"]
+    order, ranks = ranking(evaluation, headline), headline.rpartition("_")[2]
+    best, note = next((key for key in order if key != "rank_grpo"), None), ""
+    if best:
+        note = f"best classical method, {systems[best]}: {_found(evaluation, best, headline)}"
+    facts = [Fact(f"Liked items in the first {ranks}", _found(evaluation, "rank_grpo", headline), note)]
+    if best:
+        verb = _VERBS[excludes_zero(gains.get(f"rank_grpo_over_{best}"))]
+        note = f"{verb} {systems[best]} in {metric_label(headline)}"
+        facts.append(Fact("Place among the baselines", f"{order.index('rank_grpo') + 1} of {len(order)}", note))
+    if gain := gains.get("rank_grpo_over_sft"):
+        note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation['sft'][headline]:.3f}"
+        facts.append(Fact(f"{metric_label(headline)} gain over SFT", f"{gain['mean']:+.3f} {spread(gain)}", note))
+    shares = {"format": "lists", "coverage": "catalog that is listed"}
     return facts + [
         Fact(metric_label(name), f"{100 * scores[name]:.1f} %", f"share of the {what}")
         for name, what in shares.items()
@@ -107,24 +111,22 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences about the gains over SFT and the strongest baseline, and the lists without the constraint."""
-    ours, base = served(evaluation, "rank_grpo"), served(evaluation, "sft")
+    """Return sentences: the verdict, the gains over the strongest baseline and SFT, and what the ablations lose."""
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
-    others = [key for key in ranking(evaluation, headline) if key != ours]
-    sentences = []
-    for other in dict.fromkeys([base, *others[:1]]):
-        if gain := gains.get(f"{ours}_over_{other}"):
+    others = [key for key in ranking(evaluation, headline) if key != "rank_grpo"]
+    sentences = [verdict(evaluation, systems, headline)]
+    for other in (*others[:1], "sft"):
+        if gain := gains.get(f"rank_grpo_over_{other}"):
+            what = f"the strongest baseline, {systems[other]}," if other in others else systems[other]
             verb = _VERBS[excludes_zero(gain)]
-            what = f"the strongest baseline, {systems[other]}," if other in others else _in_a_sentence(systems[other])
-            subject = _in_a_sentence(systems[ours])
-            sentences.append(f"{subject[0].upper()}{subject[1:]} {verb} {what} in {metric}: {gain_words(gain)}.")
-    ahead = [key for key in others if excludes_zero(gains.get(f"{ours}_over_{key}")) < 0]
+            sentences.append(f"{systems['rank_grpo']} {verb} {what} in {metric}: {gain_words(gain)}.")
+    ahead = [key for key in others if excludes_zero(gains.get(f"rank_grpo_over_{key}")) < 0]
     if len(ahead) > 1:
         names = ", ".join(systems[key] for key in ahead)
         sentences.append(f"{len(ahead)} baselines score clearly higher: {names}.")
-    bound = "rank_grpo" + UNGUIDED if "rank_grpo" + UNGUIDED in evaluation else ours
-    if (gain := gains.get(f"{ours}_over_{bound}")) and excludes_zero(gain) > 0:
+    bound = "rank_grpo" + UNGUIDED if "rank_grpo" + UNGUIDED in evaluation else "rank_grpo"
+    if (gain := gains.get(f"rank_grpo_over_{bound}")) and excludes_zero(gain) > 0:
         sentences.append(f"Without guidance, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
-    if (gain := gains.get(f"{bound}_over_rank_grpo")) and excludes_zero(gain) > 0:
+    if (gain := gains.get(f"{bound}_over_rank_grpo{FREE}")) and excludes_zero(gain) > 0:
         sentences.append(f"Without the constraint, its lists are worse: {metric} falls by {gain['mean']:.3f}.")
     return sentences

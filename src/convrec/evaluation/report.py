@@ -12,14 +12,13 @@ from convrec.evaluation.figures import (
     system_figures,
     training_figures,
 )
-from convrec.evaluation.headline import excludes_zero, findings, gain_words, headline_facts, p_words, spread
+from convrec.evaluation.headline import excludes_zero, findings, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
 from convrec.evaluation.systems import (
-    CONSTRAINED,
     SYSTEMS,
-    UNGUIDED,
-    free_system,
+    is_ablation,
+    served_system,
     settings_words,
     system_names,
     system_pair,
@@ -71,12 +70,14 @@ def render_report(
     metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
     start = SYSTEMS.get(start, start)
     systems = system_names(evaluation)
-    models = [key for key in systems if free_system(key) in MODELS]
-    bound = {key: [key + end for end in (UNGUIDED, CONSTRAINED) if key + end in systems] for key in systems}
-    pairs = {key: found[0] for key, found in bound.items() if found}
+    served = {key: name for key, name in systems.items() if not is_ablation(key)}
+    ablations: dict[str, list[str]] = {}
+    for key in (key for key in systems if key not in served):
+        ablations.setdefault(served_system(key), []).append(key)
+    models = [key for key in served if key in MODELS]
     gains = {system_pair(key): gain for key, gain in evaluation[f"paired_{headline}"].items()}
-    # a system that is compared only with its own other lists has no column
-    ones = dict.fromkeys(one for one, other in gains if free_system(one) != free_system(other))
+    # a system that is compared only with its own ablations has no column
+    ones = dict.fromkeys(one for one, other in gains if other in served)
     batch = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
     return render_page(
         "report.html.j2",
@@ -87,16 +88,17 @@ def render_report(
         training=training,
         simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
         list_length=parameters["common.list_length"],
-        systems=systems,
+        systems=served,
+        names=systems,
         models=models,
         best={name: max((evaluation[key][name] for key in models), default=None) for name in [*metrics, "in_catalog"]},
         compared={key: systems[key] for key in COMPARED},
-        constrained=pairs,
+        ablations=ablations,
         slices=evaluation.get("slices", {}),
         slice_names=SLICES,
         metrics=metrics,
         beside_hits={
-            name: METRICS[name].label for name in BESIDE_HITS if any(name in evaluation[key] for key in systems)
+            name: METRICS[name].label for name in BESIDE_HITS if any(name in evaluation[key] for key in served)
         },
         headline=headline,
         recall=recall,
@@ -105,13 +107,12 @@ def render_report(
         excludes_zero=excludes_zero,
         spread=spread,
         p_words=p_words,
-        gain_words=gain_words,
         start=start,
         lists_per_step=math.prod(parameters[f"rank_grpo.{name}"] for name in batch),
         step_names=DEMONSTRATION_STEPS,
         evidence_names={key: SYSTEMS[key] for key in ("popularity", "neighbours", "item_knn")},
         gains=gains,
-        paired={"ones": list(ones), "others": list(dict.fromkeys(other for one, other in gains if one in ones))},
+        paired={"ones": list(ones), "others": list(dict.fromkeys(other for _, other in gains if other in served))},
         baselines={
             key: (own[f"validation_{headline}"], settings_words(own["settings"]))
             for key, own in evaluation.get("baselines", {}).items()

@@ -1,6 +1,7 @@
 """The systems of an evaluation: their keys in results/evaluate.json and their display names.
 
-Each name in `BASELINES` is a method of `baselines.Baselines`.
+The key of a model names its lists as they are served: constrained if `evaluate.constrained`, and guided where there is
+guidance. Its ablations have a suffix. Each name in `BASELINES` is a method of `baselines.Baselines`.
 """
 
 from collections.abc import Mapping
@@ -23,31 +24,32 @@ SYSTEMS = {
     "rank_grpo": "Rank-GRPO",
     "oracle": "oracle",
 }
-CONSTRAINED = (
-    "_constrained"  # key suffix of a system's lists as they are served: constrained, guided where it has guidance
-)
-UNGUIDED = "_unguided"  # key suffix of its constrained lists without the guidance
+UNGUIDED = "_unguided"  # key suffix of a system's constrained lists without the guidance
+FREE = "_free"  # key suffix of its lists without the constraint, where the served ones have it
 
 
-def free_system(key: str) -> str:
-    """Return the key of the system whose lists are constrained or guided, or the same key."""
-    return key.removesuffix(CONSTRAINED).removesuffix(UNGUIDED)
+def served_system(key: str) -> str:
+    """Return the key of the system that an ablation belongs to, or the same key."""
+    return key.removesuffix(FREE).removesuffix(UNGUIDED)
+
+
+def is_ablation(key: str) -> bool:
+    """Return whether a key names lists that are never served, of a system whose other lists are."""
+    return key != served_system(key)
 
 
 def system_names(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    """Return every evaluated system's name by key: known systems first, free lists before constrained ones."""
+    """Return every evaluated system's name by key: known systems first, ablations last."""
     known = list(SYSTEMS)
-    endings = {"": "", UNGUIDED: ", unguided", CONSTRAINED: ", constrained"}
-    found: list[tuple[int, int, str, str]] = []
+    found: list[tuple[bool, int, bool, str, str]] = []
     for key, value in evaluation.items():
         if isinstance(value, Mapping) and "intervals" in value:
-            ending = next(end for end in (CONSTRAINED, UNGUIDED, "") if key.endswith(end))
-            free = key.removesuffix(ending)
-            place = known.index(free) if free in known else len(known)
-            name = SYSTEMS.get(free, free.replace("_", " ")) + endings[ending]
-            found.append((place, list(endings).index(ending), key, name))
-    names = {key: name for _, _, key, name in sorted(found)}
-    return names
+            system = served_system(key)
+            place = known.index(system) if system in known else len(known)
+            ending = f", {key.removeprefix(f'{system}_')}" if is_ablation(key) else ""
+            name = SYSTEMS.get(system, system.replace("_", " ")) + ending
+            found.append((is_ablation(key), place, key.endswith(FREE), key, name))
+    return {key: name for *_, key, name in sorted(found)}
 
 
 def settings_words(settings: Mapping[str, Any]) -> str:

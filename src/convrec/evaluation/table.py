@@ -7,7 +7,7 @@ from rich.console import Console
 
 from convrec.evaluation.headline import findings, gain_words, spread
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.systems import settings_words, system_names, system_pair
+from convrec.evaluation.systems import is_ablation, settings_words, system_names, system_pair
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import read_json
@@ -15,22 +15,29 @@ from convrec.project.table import TextTable
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
-    """Return the metrics of the stage `evaluate`. Raises `InputError` before the first evaluation."""
+    """Return the metrics of the stage `evaluate`. Raises `InputError` if there are none, or their names are old."""
     path = paths.results("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
-    return read_json(path)
+    metrics = read_json(path)
+    if old := next((name for name in metrics if name.endswith("_constrained")), None):
+        raise InputError(
+            f"{path}: {old}: made by an earlier release, where a model's plain name meant lists that are not served; "
+            "run `dvc repro` again"
+        )
+    return metrics
 
 
 def _headline(metrics: Mapping[str, Any]) -> str:
     return next(name for name in metrics if name.startswith("paired_")).removeprefix("paired_")
 
 
-def _table(metrics: Mapping[str, Any]) -> TextTable:
+def _table(metrics: Mapping[str, Any], ablations: bool = True) -> TextTable:
     """Return the table of NDCG and Recall at the largest cutoff with 95 % intervals, and of the in-catalog share."""
     headline, rows = _headline(metrics), []
     shown = (headline, headline.replace("ndcg", "recall"))
-    for system, label in system_names(metrics).items():
+    names = system_names(metrics)
+    for system, label in ((key, name) for key, name in names.items() if ablations or not is_ablation(key)):
         scores = metrics[system]
         cells = [f"{scores[name]:.3f} {spread(scores['intervals'][name])}" for name in shown]
         rows.append([label, *cells, f"{scores['in_catalog']:.3f}"])
@@ -66,12 +73,17 @@ def print_results(paths: Paths) -> None:
     Console(highlight=False).print(*_notes(metrics), sep="\n", soft_wrap=True, markup=False)
 
 
-def print_summary(paths: Paths) -> None:
-    """Print the main findings in words, then a row for each system."""
+def results_words(paths: Paths) -> list[str]:
+    """Return the verdict and the other findings, as sentences."""
     metrics = read_evaluation(paths)
-    words = findings(metrics, system_names(metrics), _headline(metrics))
-    Console(highlight=False).print("", *words, sep="\n", markup=False, soft_wrap=True)
-    _table(metrics).print()
+    return findings(metrics, system_names(metrics), _headline(metrics))
+
+
+def print_summary(paths: Paths, decision: str) -> None:
+    """Print the verdict and the decision on the model, the other findings, then a row for each system as served."""
+    verdict, *others = results_words(paths)
+    Console(highlight=False).print("", f"{verdict} {decision}", *others, sep="\n", markup=False, soft_wrap=True)
+    _table(read_evaluation(paths), ablations=False).print()
 
 
 def results_markdown(paths: Paths) -> str:

@@ -332,5 +332,5 @@ def _print_ablation(result: dict[str, Any]) -> None:
             entry = result["variants"][row[0]][group]
             row += [f"{entry['lists']['mean']:.4f}", with_interval(entry["sft"])]
             row.append(_gain_text(entry.get(f"sft_over_{BASELINE}")))
-    title = f"{metric_label(result['metric'])}: {sizes}, {result['seeds']} seeds"
+    title = f"{metric_label(result['metric'])}, free lists: {sizes}, {result['seeds']} seeds"
     TextTable(header, rows, title).print(width=160)

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.guidance import load_guide
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import write_rows
 from convrec.evaluation.evaluation import Evaluation, flat_metrics
 from convrec.evaluation.headline import with_interval
@@ -23,7 +24,7 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.project.table import TextTable
 from convrec.registry.tracking import data_tags, file_md5, stage_run
-from convrec.registry.versions import download_version
+from convrec.registry.versions import download_version, require_shared_items
 from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -32,21 +33,22 @@ Figures = dict[str, Any]
 
 
 def evaluate_models(
-    params: Params, paths: Paths, names: Sequence[str], split: str, constrained: bool = False
+    params: Params, paths: Paths, names: Sequence[str], split: str, free: bool = False
 ) -> list[Figures]:
     """Score models on a split; return for each its name, the numbers of rows and prompts, and metrics with intervals.
 
-    A name is a folder, a model of the Hugging Face Hub (NAME or NAME@REVISION), or a registry version. If
-    `constrained`, lists contain only catalog items. Lists, scores and metrics are written to `evaluations/NAME/`, and
-    each model gets an MLflow run.
+    A name is a folder, a model of the Hugging Face Hub (NAME or NAME@REVISION), or a registry version. The lists are
+    those that are served (see `evaluation/systems.py`), or `free` ones. Lists, scores and metrics are written to
+    `evaluations/NAME/`, and each model gets an MLflow run.
 
     Raises `InputError` before any generation if data, engine or one of the models is missing.
     """
     evaluation, results = Evaluation.of_split(paths, split, **params.evaluation()), []
+    constrained = params.evaluate.constrained and not free
     sizes = {"n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split, **data_tags(paths)}
     for name, (folder, settings, guidance) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
-        target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, constrained)
+        target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, free)
         weights = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
         tags = {**shared, "stage": "evaluate", "model": name, "checkpoint.md5": weights}
         tags["constrained"] = str(constrained).lower()
@@ -80,14 +82,16 @@ def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]
     if not name.startswith("models:/"):
         return find_model(name, "--model", trust), ListSettings(**params.list_settings()), Paths().guidance
     version = download_version(name)
+    own = Paths().catalog
+    require_shared_items({f"--model {name}": Catalog.read(version.catalog), str(own): Catalog.read(own)})
     check_model(version.checkpoint, f"--model {name}", trust)
     return version.checkpoint, version.settings, version.guidance
 
 
-def evaluation_name(model: str, split: str, max_prompts: int | None, constrained: bool = False) -> str:
-    """Return the name of an evaluation's folder: model, split, and suffixes for `max_prompts` and `constrained`."""
+def evaluation_name(model: str, split: str, max_prompts: int | None, free: bool = False) -> str:
+    """Return the name of an evaluation's folder: model, split, and suffixes for `max_prompts` and free lists."""
     first = "" if max_prompts is None else f".first-{max_prompts}"
-    first += ".constrained" if constrained else ""
+    first += ".free" if free else ""
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', model.removeprefix('models:/')).strip('-.')}.{split}{first}"
 
 
@@ -98,7 +102,7 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         [metric_label(metric), *(with_interval(result["metrics"][metric]) for result in results)]
         for metric in first["metrics"]
     ]
-    how = ", constrained" if first["constrained"] else ""
+    how = "" if first["constrained"] else ", free lists"
     TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120, wrap=True)
 
 

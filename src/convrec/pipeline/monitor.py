@@ -17,7 +17,7 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.tracking import connect, data_tags, group_run
-from convrec.registry.versions import CHAMPION, MODEL_NAME, alias_version
+from convrec.registry.versions import CHAMPION, alias_version, model_name
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.checks import ALARM, Check, run_checks
 from convrec.service.monitoring.report import render_report
@@ -73,7 +73,7 @@ def _champion(paths: Paths) -> tuple[str, str]:
     tested = {name.removeprefix(TEST_TAG): value for name, value in version.tags.items() if name.startswith(TEST_TAG)}
     name, value = next(iter(tested.items()), ("", ""))
     shown = f"{name.replace('_at_', '@').replace('ndcg', 'NDCG')} {value.split()[0]}" if value else ""
-    return f"{MODEL_NAME} version {version.version}", shown
+    return f"{model_name()} version {version.version}", shown
 
 
 def _metrics(checks: Sequence[Check]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
 from convrec.evaluation.headline import spread
 from convrec.evaluation.published import PUBLISHED, Published, published_scores
-from convrec.evaluation.systems import system_names
+from convrec.evaluation.systems import FREE, system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params, parse_params
@@ -100,7 +100,10 @@ def _rows(published: Published, cutoffs: list[int], params: Params, paths: Paths
             theirs = published_scores(texts, test, catalog, cutoffs)
             found = mean_intervals(theirs, metrics, params.evaluate.bootstrap_samples, params.common.seed)
             cells += [_cell(found[name].mean, found[name]._asdict()) for name in metrics]
-        figure = figures.pop(ours.get(system, ""), None)
+        own = system
+        if published.own_protocol:  # its published lists are free
+            own = "" if system + FREE in evaluation else system.removesuffix(FREE)
+        figure = figures.pop(ours.get(own, ""), None)
         yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else blank)]
     for name, figure in figures.items():
         rest = [*blank, *(blank if published.own_protocol else ())]

@@ -12,6 +12,7 @@ from convrec.project.text import markdown
 
 PROMOTED, REFUSED, AWAITING = "promoted", "refused", "awaiting approval"
 ALREADY = "champion already"
+NO_CHAMPION = "no champion"  # the detail of a gate that has nothing to compare with
 LATENCY = "latency_p95_seconds"
 GATE_COLUMNS = ("gate", "figure", "limit", "outcome", "detail")
 _VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
@@ -67,16 +68,27 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Gate:
-    """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds."""
+    """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds.
+
+    `note` says why it is uncertain, if it is.
+    """
 
     name: str
     figure: float | None
     limit: str
     passed: bool
     detail: str = ""
+    note: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.detail}" if self.figure is None else f"{self.name} {self.figure:.4f} ({self.limit})"
+        if self.figure is None:
+            return f"{self.name}: {self.detail}"
+        return f"{self.name} {self.figure:.4f} ({self.limit}{f'; {self.note}' if self.note else ''})"
+
+    @property
+    def applies(self) -> bool:
+        """Whether there is something to compare with."""
+        return self.detail != NO_CHAMPION
 
 
 @dataclass(frozen=True)
@@ -117,17 +129,24 @@ _JSON = TypeAdapter(Decision)
 
 
 def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
-    """Return name, figure, limit, outcome and detail of each gate as texts."""
+    """Return name, figure, limit, outcome and detail, as texts, of each gate that applies."""
     return [
         (
             gate.name,
             "-" if gate.figure is None else f"{gate.figure:.4f}",
             gate.limit,
             "holds" if gate.passed else "FAILS",
-            gate.detail,
+            "; ".join(filter(None, [gate.note, gate.detail])),
         )
         for gate in decision.gates
+        if gate.applies
     ]
+
+
+def skipped_gates(decision: Decision) -> str:
+    """Return a sentence about the gates that do not apply; empty if all do."""
+    names = [gate.name for gate in decision.gates if not gate.applies]
+    return f"Not checked, because there is no champion to compare with: {'; '.join(names)}." if names else ""
 
 
 def headline(decision: Decision) -> str:
@@ -142,6 +161,8 @@ def decision_markdown(decision: Decision) -> str:
     lines = [f"## Promotion: {markdown(headline(decision))}", ""]
     if decision.gates:
         lines.append(TextTable(GATE_COLUMNS, gate_rows(decision), left=len(GATE_COLUMNS)).markdown())
+        if skipped := skipped_gates(decision):
+            lines += [skipped, ""]
     against = "no champion" if decision.champion is None else f"champion: version {decision.champion}"
     facts = [f"challenger: version {decision.challenger}", against]
     if decision.comparison is not None:

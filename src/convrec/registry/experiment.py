@@ -20,7 +20,14 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_arms, split_evidence
 from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
-from convrec.registry.versions import MODEL_NAME, find_model, find_version
+from convrec.registry.versions import (
+    CATALOG_TAG,
+    find_model,
+    find_version,
+    model_name,
+    require_shared_items,
+    version_catalog,
+)
 from convrec.service.arms import BETTER, CHALLENGER, CHAMPION, UNDECIDED, WITHHELD, WORSE, Experiment
 from convrec.service.feedback.store import FeedbackStore
 
@@ -57,7 +64,7 @@ def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float,
     """Start an experiment of a version against the champion, and return it.
 
     Raises `InputError` if the share is out of range, there is no champion, the version does not exist or is the
-    champion, or an experiment is running.
+    champion or of another catalog, or an experiment is running.
     """
     if not 0 < share < 1:
         raise InputError(f"--share {share:g}: give a number above 0 and below 1, so that the champion also has users")
@@ -65,9 +72,12 @@ def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float,
         state = read_state(client)
         if state.champion is None:
             raise InputError("there is no champion to compare with; promote a version first (docs/promotion.md)")
-        version = str(find_version(client, challenger).version)
+        found, champion = find_version(client, challenger), find_version(client, state.champion)
+        version = str(found.version)
         if version == state.champion:
             raise InputError(f"--challenger {version}: this version is the champion; give another version")
+        if found.tags.get(CATALOG_TAG) != champion.tags.get(CATALOG_TAG):
+            require_shared_items(version_catalog(found) | version_catalog(champion))
         present = read_experiment(client)
         if present is not None and present.is_running and not end_reason(present, state):
             raise InputError(
@@ -77,7 +87,7 @@ def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float,
         name = f"ab-{version}-{uuid.uuid4().hex[:8]}"
         started = Experiment(name, "ab", state.champion, version, share, utc_now(), by, len(state.moves))
         check()
-        client.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, started.to_json())
+        client.set_registered_model_tag(model_name(), EXPERIMENT_TAG, started.to_json())
     return started
 
 
@@ -89,7 +99,7 @@ def end_experiment(client: mlflow.MlflowClient, expected: str, reason: str, by: 
             raise InputError(f"experiment {expected} has ended; nothing was changed")
         ended = replace(present, ended=utc_now(), reason=reason[:_MAX_REASON])
         check()
-        client.set_registered_model_tag(MODEL_NAME, EXPERIMENT_TAG, ended.to_json())
+        client.set_registered_model_tag(model_name(), EXPERIMENT_TAG, ended.to_json())
     return ended
 
 
@@ -245,7 +255,7 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     }
     with not_undone(f"the end of experiment {experiment.id}"):
         version = find_version(client, experiment.challenger)
-        client.set_model_version_tag(MODEL_NAME, version.version, RESULT_TAG, json.dumps(short))
+        client.set_model_version_tag(model_name(), version.version, RESULT_TAG, json.dumps(short))
         if version.run_id:
             client.log_dict(version.run_id, value, f"experiment/{experiment.id}.json")
     return ended

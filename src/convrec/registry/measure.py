@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from convrec.classical.guidance import load_guide
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, read_rows
 from convrec.evaluation.baselines import Options, baseline_lists
 from convrec.evaluation.beyond_accuracy import mentions
@@ -24,6 +25,7 @@ from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
 from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.registry.tracking import file_md5
+from convrec.registry.versions import model_name, require_shared_items
 from convrec.service.recommender import Recommender
 from convrec.service.translation import ModelFiles
 
@@ -42,7 +44,7 @@ def compare_versions(
     """Return the comparison of both versions, numbers with files, on the current test split and catalog, by row.
 
     Cached lists are reused. The latency is that of single conversations (see `latencies`). Raises `InputError` if the
-    data have not been made yet.
+    data have not been made yet, or a version recommends from another catalog.
     """
     for split in _SPLITS:
         paths.require_split(split)
@@ -51,9 +53,12 @@ def compare_versions(
     columns = {name: resolve_metric(name, cutoffs, name) for name in policy.metrics()}
     evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
     rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
+    sides = [challenger] if champion is None else [challenger, champion]
+    for version, model in sides:
+        own_catalog = {f"version {version} of {model_name()}": Catalog.read(model.catalog)}
+        require_shared_items({**own_catalog, str(paths.catalog): catalog})
     train = read_rows(paths.split("train"))
     baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), evaluation, params)
-    sides = [challenger] if champion is None else [challenger, champion]
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
     for version, model in sides:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from convrec.evaluation.headline import served, spread, with_interval
+from convrec.evaluation.headline import spread, with_interval
 from convrec.evaluation.metrics import metric_label
-from convrec.evaluation.systems import system_names
+from convrec.evaluation.systems import is_ablation, system_names
+from convrec.evaluation.table import read_evaluation
 from convrec.project.config.params import Params
 from convrec.project.paths import Paths
-from convrec.project.results import read_json
 from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
 from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_facts, version_tags
 
@@ -26,12 +26,12 @@ def checkpoint_digest(model: Path) -> str:
 
 def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str, str], str]:
     """Return the tags of the checkpoint of a training stage, to filter versions by, and its model card as Markdown."""
-    metrics, git, widest = read_json(paths.results("evaluate")), git_state(), max(params.common.cutoffs)
-    system, headline = served(metrics, stage), f"ndcg_at_{widest}"
+    metrics, git, widest = read_evaluation(paths), git_state(), max(params.common.cutoffs)
+    headline = f"ndcg_at_{widest}"
     parent = params.base_model.name if stage == "sft" else params.rank_grpo.start
     if parent == "sft":
         parent = f"sft {checkpoint_digest(paths.model('sft'))[:_DIGITS]}"
-    score = {"mean": metrics[system][headline], **metrics[system]["intervals"][headline]}
+    score = {"mean": metrics[stage][headline], **metrics[stage]["intervals"][headline]}
     tags = {
         CHECKPOINT_TAG: checkpoint_digest(paths.model(stage)),
         GUIDANCE_TAG: " ".join(file_md5(path) for path in sorted(paths.guidance.glob("*"))),
@@ -45,8 +45,13 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
     files = {name: paths.split(name) for name in ("train", "validation", "test")} | {"catalog": paths.catalog}
     shown = (headline, f"recall_at_{widest}", "in_catalog")
     rows = [
-        (label, name == system, [f"{metrics[name][m]:.3f} {spread(metrics[name]['intervals'][m])}" for m in shown])
+        (
+            label,
+            name == stage,
+            [f"{metric_label(m)} {metrics[name][m]:.3f} {spread(metrics[name]['intervals'][m])}" for m in shown],
+        )
         for name, label in system_names(metrics).items()
+        if not is_ablation(name)
     ]
     environment = Environment(
         loader=PackageLoader("convrec", "registry"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -58,7 +63,6 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
         parent=parent,
         data={name: table_facts(path) for name, path in files.items() if path.is_file()},
         versions_md5=version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
-        shown=list(map(metric_label, shown)),
         rows=rows,
         commit=git.get(COMMIT_TAG, "unknown"),
         dirty=git.get("git_dirty") == "true",

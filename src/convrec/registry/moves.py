@@ -4,7 +4,7 @@ The alias `champion` of MLflow says which version is the champion. The history e
 registered model for each move (`move.000001`, `move.000002`, ...), which is never changed afterwards.
 
 MLflow has no compare-and-set over HTTP, but only one process can create a registered model of a certain name. A process
-that has created `CLAIM` moves the alias, for a few calls, and deletes the name. It writes the history first; setting
+that has created `claim_name` moves the alias, for a few calls, and deletes it. It writes the history first; setting
 `champion` completes the move. After an error or a kill before that, the champion is the old one, and the next move
 corrects the history. A claim that stays the same for `PATIENCE` seconds belongs to a killed process; the next
 process takes it over.
@@ -31,15 +31,14 @@ from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
 from convrec.registry.tracking.store import short_message, store_error
-from convrec.registry.versions import CHAMPION, MODEL_NAME, all_versions, find_model
+from convrec.registry.versions import CHAMPION, all_versions, find_model, model_name
 
 logger = logging.getLogger(__name__)
 
-CLAIM = f"{MODEL_NAME}.moving"
 STATUS_TAG = "promotion.status"  # of a version
 PATIENCE = 60.0  # seconds; a claim is held for a few calls to the registry, each with a timeout of 20 s
 _POLL = 0.1  # seconds
-_DESCRIPTION = f"Not a model. While this name exists, a process is moving the aliases of {MODEL_NAME}."
+_DESCRIPTION = "Not a model. While this name exists, a process is moving the aliases of {}."
 _TAG = "move.{:06d}"
 _MAX_REASON = 1000  # characters: MLflow's tags hold 5,000
 
@@ -70,6 +69,11 @@ class ChampionChanged(InputError):
     """The champion has changed since the versions were compared."""
 
 
+def claim_name() -> str:
+    """Return the name that only one process at a time can register."""
+    return f"{model_name()}.moving"
+
+
 @contextmanager
 def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
     """Let only this process move the aliases during the block.
@@ -92,7 +96,7 @@ def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
                 rival, deadline = found, time.monotonic() + PATIENCE
                 logger.info("waiting up to %g s for %s to move the aliases", PATIENCE, found.get("holder"))
             if found and time.monotonic() >= deadline:
-                logger.warning("%s has held %s for %g s: taking over", found.get("holder"), CLAIM, PATIENCE)
+                logger.warning("%s has held %s for %g s: taking over", found.get("holder"), claim_name(), PATIENCE)
                 _delete_claim(client, found)
             else:
                 time.sleep(_POLL)
@@ -102,20 +106,20 @@ def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
             try:
                 _delete_claim(client, own)
             except Exception as error:  # the move is done
-                logger.warning("%s could not be deleted (%s); it is ignored after %g s", CLAIM, error, PATIENCE)
+                logger.warning("%s could not be deleted (%s); it is ignored after %g s", claim_name(), error, PATIENCE)
     except MlflowException as error:
         raise store_error(error) from None
 
 
 def _read_claim(client: mlflow.MlflowClient) -> dict[str, str]:
-    model = find_model(client, CLAIM)
+    model = find_model(client, claim_name())
     return {} if model is None else dict(model.tags)
 
 
 def _create_claim(client: mlflow.MlflowClient, own: dict[str, str]) -> dict[str, str]:
     """Return the tags of the claim: its own, those of another process, or none if that has just ended."""
     try:
-        client.create_registered_model(CLAIM, tags=own, description=_DESCRIPTION)
+        client.create_registered_model(claim_name(), tags=own, description=_DESCRIPTION.format(model_name()))
         return own
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -125,7 +129,7 @@ def _create_claim(client: mlflow.MlflowClient, own: dict[str, str]) -> dict[str,
 
 def _delete_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> None:
     if _read_claim(client) == tags:
-        client.delete_registered_model(CLAIM)
+        client.delete_registered_model(claim_name())
 
 
 @contextmanager
@@ -148,7 +152,7 @@ def read_state(client: mlflow.MlflowClient) -> State:
     If the champion is not that of the last move, its alias was set by hand, or a process was killed before it set the
     alias: `moves` then ends with an `unlogged` move.
     """
-    model = find_model(client, MODEL_NAME)
+    model = find_model(client, model_name())
     if model is None:
         return State(None, (), 0)
     names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))
@@ -214,7 +218,7 @@ def roll_back(client: mlflow.MlflowClient, by: str, reason: str) -> Move:
     with claim(client, by) as check:
         state = read_state(client)
         if state.champion is None:
-            raise InputError(f"{MODEL_NAME}: there is no champion to roll back; promote a version first")
+            raise InputError(f"{model_name()}: there is no champion to roll back; promote a version first")
         known = {str(version.version) for version in all_versions(client)}
         earlier = [version for version in earlier_champions(state.moves) if version in known]
         if not earlier:
@@ -222,8 +226,8 @@ def roll_back(client: mlflow.MlflowClient, by: str, reason: str) -> Move:
         move = Move(utc_now(), "rollback", state.champion, earlier[-1], by, reason[:_MAX_REASON])
         _carry_out(client, state, move, check)
     with not_undone(f"the rollback from version {move.from_version} to {move.to_version}"):
-        client.set_model_version_tag(MODEL_NAME, str(move.from_version), STATUS_TAG, "rolled back")
-        client.set_model_version_tag(MODEL_NAME, move.to_version, STATUS_TAG, "promoted")
+        client.set_model_version_tag(model_name(), str(move.from_version), STATUS_TAG, "rolled back")
+        client.set_model_version_tag(model_name(), move.to_version, STATUS_TAG, "promoted")
     return move
 
 
@@ -231,9 +235,9 @@ def _carry_out(client: mlflow.MlflowClient, state: State, move: Move, check: Cal
     moves = (*state.moves, move)
     check()
     for number, entry in enumerate(moves[state.num_written :], start=state.num_written + 1):
-        client.set_registered_model_tag(MODEL_NAME, _TAG.format(number), json.dumps(asdict(entry)))
+        client.set_registered_model_tag(model_name(), _TAG.format(number), json.dumps(asdict(entry)))
     try:
-        client.set_registered_model_alias(MODEL_NAME, CHAMPION, move.to_version)
+        client.set_registered_model_alias(model_name(), CHAMPION, move.to_version)
     except Exception:
         if read_state(client).champion != move.to_version:  # else only the answer was lost
             raise

@@ -4,8 +4,10 @@ A gate is one class: its fields are the limits in promotion.yaml, its method `ga
 One line in `Policy` or `GuardRails` adds it. The name of that field is the name that `gates` gets.
 """
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -18,11 +20,10 @@ from convrec.evaluation.systems import BASELINES
 from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
-from convrec.registry.decisions import AWAITING, PROMOTED, REFUSED, Comparison, Decision, Gate
+from convrec.registry.decisions import AWAITING, NO_CHAMPION, PROMOTED, REFUSED, Comparison, Decision, Gate
 from convrec.service.arms import BETTER
 
 POLICY_FILE = Path("promotion.yaml")
-NO_CHAMPION = "no champion"
 _HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 
 
@@ -38,7 +39,24 @@ def _gain_gate(name: str, gain: Gain | None, kind: str, limit: float, detail: st
     """Return the gate of a gain's lower end; it fails if there are too few persons for one."""
     if gain is not None and gain.low is None:
         return Gate(name, None, f"{kind} {limit:g}", False, f"not enough data: {TOO_FEW}, {gain.n} rows")
-    return _gate(name, None if gain is None else gain.low, kind, limit, detail)
+    gate = _gate(name, None if gain is None else gain.low, kind, limit, detail)
+    if gain is None or gate.passed or (enough := rows_to_decide(gain, limit)) is None:
+        return gate
+    return replace(gate, note=f"too few test rows ({gain.n:,}); about {enough:,} would decide")
+
+
+def rows_to_decide(gain: Gain, limit: float) -> int | None:
+    """Return about how many rows would make a gain's 95 % interval exclude the limit, to two digits.
+
+    The interval's width falls with the square root of the rows: n (half width / distance to the limit)². None if the
+    interval excludes the limit already, has no bounds, or more rows of this kind would never decide.
+    """
+    if gain.low is None or gain.high is None or not gain.low <= limit <= gain.high or gain.mean == limit:
+        return None
+    half = gain.mean - gain.low if gain.mean > limit else gain.high - gain.mean
+    rows = gain.n * (half / (gain.mean - limit)) ** 2
+    digits = max(0, math.floor(math.log10(rows)) - 1)
+    return math.ceil(round(rows / 10**digits, 6)) * 10**digits  # rounded: 14.000000000000002 is 14
 
 
 def _gate(name: str, figure: float | None, kind: str, limit: float, detail: str = "") -> Gate:

@@ -37,10 +37,10 @@ from convrec.registry.moves import (
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
 from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
 from convrec.registry.versions import (
-    MODEL_NAME,
     all_versions,
     download_version,
     find_version,
+    model_name,
     read_aliases,
 )
 
@@ -64,7 +64,7 @@ def promote(
     `approve` is a person's approval. `again` permits a version that was rolled back. The decision is recorded on the
     version, and in its run as `promotion/decision-N.json` and `.md`. With `dry_run`, nothing is written or moved.
 
-    Raises `InputError` if policy, data or version is missing or invalid.
+    Raises `InputError` if policy, data or version is missing or invalid, or a version is of another catalog.
     """
     policy = load_policy(params.common.cutoffs, paths.root / POLICY_FILE)
     connect(paths.root)
@@ -88,7 +88,7 @@ def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVers
     versions = [version for version in (str(challenger.version), state.champion) if version is not None]
     with tempfile.TemporaryDirectory() as folder:
         own, *other = [
-            (version, download_version(f"models:/{MODEL_NAME}/{version}", Path(folder, version)))
+            (version, download_version(f"models:/{model_name()}/{version}", Path(folder, version)))
             for version in versions
         ]
         return compare_versions(params, paths, policy, own, other[0] if other else None)
@@ -99,7 +99,7 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
 
     The whole decision goes to the version's run, a summary to its tags.
     """
-    git, version = git_state(), client.get_model_version(MODEL_NAME, decision.challenger)
+    git, version = git_state(), client.get_model_version(model_name(), decision.challenger)
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
     number = json.loads(version.tags.get(DECISION_TAG, "{}")).get("number", 0) + 1
     decision = replace(decision, number=number, by=by, at=utc_now(), commit=commit)
@@ -125,8 +125,8 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
             "at": decision.at,
             "artifact": f"{artifact}.json" if version.run_id else "",
         }
-        client.set_model_version_tag(MODEL_NAME, version.version, DECISION_TAG, json.dumps(short))
-        client.set_model_version_tag(MODEL_NAME, version.version, STATUS_TAG, decision.status)
+        client.set_model_version_tag(model_name(), version.version, DECISION_TAG, json.dumps(short))
+        client.set_model_version_tag(model_name(), version.version, STATUS_TAG, decision.status)
     return decision
 
 

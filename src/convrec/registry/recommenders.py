@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlflow
 
+from convrec.data.catalog import Catalog
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import check_model
 from convrec.project.config.params import load_params
@@ -15,9 +16,10 @@ from convrec.registry.experiment import running_experiment
 from convrec.registry.versions import (
     CHALLENGER,
     CHAMPION,
-    MODEL_NAME,
     download_version,
+    model_name,
     read_version,
+    require_shared_items,
     served_versions,
 )
 from convrec.service.arms import Experiment
@@ -42,7 +44,7 @@ def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
     if there is no such version, or the folder contains no model.
     """
     if name in (CHAMPION, CHALLENGER):
-        name = f"models:/{MODEL_NAME}@{name}"
+        name = f"models:/{model_name()}@{name}"
     folder = Path(name)
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
@@ -76,6 +78,7 @@ class RegistrySource:
         if model is not None and model == challenger:
             raise InputError(f"--challenger {challenger}: this is the same as the first model; give another, or `none`")
         self._model, self._challenger, self._make_served = model, challenger, make_served
+        self._catalog: dict[str, Catalog] = {}  # of the model that was loaded last, by its name
         self.experiment: Experiment | None = None  # running against the champion, when `wanted` was last called
 
     def wanted(self) -> dict[str, str]:
@@ -93,9 +96,17 @@ class RegistrySource:
         return roles
 
     def load(self, version: str) -> ServedModel:
-        """Return a model with its engine, after its first list."""
-        name = f"models:/{MODEL_NAME}/{version}" if version.isdecimal() else version
+        """Return a model with its engine, after its first list.
+
+        Raises `InputError` if its catalog has next to no item of that of the model before (`require_shared_items`).
+        """
+        name = f"models:/{model_name()}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
-            served = self._make_served(version, find_model(name, Path(folder)))
+            files = find_model(name, Path(folder))
+            catalog = {f"--model {name}": Catalog.read(files.catalog)}
+            if self._catalog and catalog.keys() != self._catalog.keys():
+                require_shared_items(self._catalog | catalog)
+            served = self._make_served(version, files)
+        self._catalog = catalog
         served.warm()
         return served

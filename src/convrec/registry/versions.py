@@ -1,10 +1,14 @@
 """Registered models: versions of trained checkpoints and their aliases."""
 
 import io
+import logging
+import os
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +21,25 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from ruamel.yaml import YAML
 
-from convrec.project.config.params import Params
+from convrec.data.catalog import Catalog
+from convrec.project.config.params import Params, load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, GUIDANCE_TAG, MAX_DESCRIPTION, describe_version
 from convrec.registry.tracking import PARENT_TAG, connect, git_state
-from convrec.registry.tracking.describe import VERSIONS, read_versions, version_tags
+from convrec.registry.tracking.describe import DATA_TAGS, VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
 
 if TYPE_CHECKING:
     from convrec.service.translation import ModelFiles
 
-MODEL_NAME = "convrec-recommender"
+logger = logging.getLogger(__name__)
+
+MODEL_VARIABLE = "CONVREC_MODEL"  # the registered model's name, where there is no params.yaml
+_EARLIER_NAME = "convrec-recommender"  # of all models, in earlier releases
 CHALLENGER, CHAMPION = "challenger", "champion"
+CATALOG_TAG = DATA_TAGS[1]
+_MIN_SHARED = 0.1  # of the smaller of two catalogs, for a comparison of their models
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = (  # packages of the pyfunc
     *("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml"),
@@ -38,21 +48,42 @@ _REQUIRED = (  # packages of the pyfunc
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the second: an alias without a version
 
 
-def find_model(client: mlflow.MlflowClient, name: str = MODEL_NAME) -> RegisteredModel | None:
-    """Return a registered model, or None."""
+def model_name() -> str:
+    """Return the name of the registered model: CONVREC_MODEL, else that of the project in this folder.
+
+    Raises `InputError` without the variable and params.yaml.
+    """
+    file = Path("params.yaml").resolve()
+    if name := os.environ.get(MODEL_VARIABLE):
+        return name
+    if not file.is_file():
+        raise InputError(f"{file}: no project here; go to its folder, or set {MODEL_VARIABLE} to the registered model")
+    return _name_in(file, file.stat().st_mtime_ns)
+
+
+@lru_cache
+def _name_in(file: Path, _changed: int) -> str:
+    return load_params(file).registered_model
+
+
+def find_model(client: mlflow.MlflowClient, name: str | None = None) -> RegisteredModel | None:
+    """Return a registered model, by default the project's, or None."""
     try:
-        return client.get_registered_model(name)
+        return client.get_registered_model(name or model_name())
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
 
 
-def alias_version(alias: str) -> ModelVersion | None:
-    """Return the version that holds this alias, or None. Raises as `find_version` if the registry is down."""
+def alias_version(alias: str, name: str | None = None) -> ModelVersion | None:
+    """Return the version of a registered model, by default the project's, that holds this alias, or None.
+
+    Raises as `find_version` if the registry is down.
+    """
     client = mlflow.MlflowClient()
     try:
-        return client.get_model_version_by_alias(MODEL_NAME, alias)
+        return client.get_model_version_by_alias(name or model_name(), alias)
     except MlflowException as error:
         if error.error_code in _ABSENT:
             return None
@@ -72,7 +103,7 @@ def aliases_of(number: str) -> list[str]:
 
 def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
     """Return all versions, newest first."""
-    found = client.search_model_versions(f"name = '{MODEL_NAME}'")
+    found = client.search_model_versions(f"name = '{model_name()}'")
     return sorted(found, key=lambda one: -int(one.version))
 
 
@@ -83,8 +114,8 @@ def find_version(client: mlflow.MlflowClient, number: str | None = None) -> Mode
     """
     if number is None:
         return _require(CHALLENGER)
-    with _reading(f"models:/{MODEL_NAME}/{number}"):
-        return client.get_model_version(MODEL_NAME, number)
+    with _reading(f"models:/{model_name()}/{number}"):
+        return client.get_model_version(model_name(), number)
 
 
 def model_signature() -> ModelSignature:
@@ -111,22 +142,26 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
 
     The version contains everything that `mlflow.pyfunc` needs to answer conversations, the parameters and a model card.
     Its run has the versions of the data and the results of the evaluation. Raises `InputError` if the checkpoint or its
-    evaluation is missing.
+    evaluation is missing, or the champion recommends from another catalog (`require_shared_items`).
     """
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
     _require_files(paths, stage)
     tags, card = describe_version(params, paths, stage)
-    versions = all_versions(client)
+    versions, champion = all_versions(client), alias_version(CHAMPION)
+    if not versions and (earlier := earlier_models(model_name())):
+        logger.warning("%s is a new name; %s", model_name(), earlier)
+    if champion is not None and champion.tags.get(CATALOG_TAG) not in (None, tags[CATALOG_TAG]):
+        require_shared_items({str(paths.catalog): Catalog.read(paths.catalog)} | version_catalog(champion))
     made_of = (CHECKPOINT_TAG, GUIDANCE_TAG)
     same = (one for one in versions if all(one.tags.get(name) == tags[name] for name in made_of))
     made = next(same, None) or _log_version(client, experiment, params, paths, stage, parent_run, tags, card)
     # An earlier registration may have been interrupted before it set the card or the alias.
     if not made.description:
-        client.update_model_version(MODEL_NAME, made.version, description=card[:MAX_DESCRIPTION])
+        client.update_model_version(model_name(), made.version, description=card[:MAX_DESCRIPTION])
     if all(int(made.version) >= int(other.version) for other in versions):
-        client.set_registered_model_alias(MODEL_NAME, CHALLENGER, made.version)
-    return client.get_model_version(MODEL_NAME, made.version)
+        client.set_registered_model_alias(model_name(), CHALLENGER, made.version)
+    return client.get_model_version(model_name(), made.version)
 
 
 def _log_version(
@@ -171,7 +206,7 @@ def _log_version(
         mlflow.log_artifact(str(paths.results("evaluate")))
         if parent_run:  # so that the pipeline's run shows the model, too
             client.log_outputs(parent_run, [LoggedModelOutput(info.model_id, step=0)])
-        return mlflow.register_model(info.model_uri, MODEL_NAME, tags=tags)  # the tags are set at creation
+        return mlflow.register_model(info.model_uri, model_name(), tags=tags)  # the tags are set at creation
 
 
 def _require_files(paths: Paths, stage: str) -> None:
@@ -181,19 +216,53 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def _not_registered(uri: str, why: str) -> InputError:
-    return InputError(
-        f"{uri}: not in the registry ({why}); `convrec registry list` shows all versions; one that was not promoted "
-        f"answers with --model {CHALLENGER}; `python -m flows.train` trains and registers a model; or give a model's "
-        "folder"
+def earlier_models(name: str) -> str:
+    """Return how to keep the versions of earlier releases, which had one name for all projects; empty without any."""
+    try:
+        if name == _EARLIER_NAME or find_model(mlflow.MlflowClient(), _EARLIER_NAME) is None:
+            return ""
+    except MlflowException:  # not for this user
+        return ""
+    return (
+        f"the versions of earlier releases are those of {_EARLIER_NAME}: to go on with them, set "
+        f"`registry: {{model: {_EARLIER_NAME}}}` in params.yaml"
     )
 
 
-def _require(alias: str) -> ModelVersion:
+def _not_registered(uri: str, why: str) -> InputError:
+    name = re.split("[@/]", uri.removeprefix("models:/"))[0]
+    remedies = ["`convrec registry list` shows all versions"]
+    if alias_version(CHALLENGER, name) is not None:
+        remedies.append(f"the one that was not promoted answers with --model {CHALLENGER}")
+    remedies.append("`python -m flows.train` trains and registers a model; or give a model's folder")
+    return InputError("; ".join(filter(None, [f"{uri}: not in the registry ({why})", *remedies, earlier_models(name)])))
+
+
+def require_shared_items(catalogs: Mapping[str, Catalog]) -> None:
+    """Raise `InputError` if the catalogs of two models, by what they are of, have nearly no item in common."""
+    (one, own), (other, others) = catalogs.items()
+    lines, other_lines = ({str(item) for item in catalog.items} for catalog in (own, others))
+    shared, smaller = len(lines & other_lines), min(len(lines), len(other_lines))
+    if shared < _MIN_SHARED * smaller:
+        raise InputError(
+            f"{one} ({len(own):,} items, as {own.items[0]}) and {other} ({len(others):,} items, as {others.items[0]}) "
+            f"recommend from different catalogs: they share {shared} items, and cannot be compared; name the "
+            "model of each project in its params.yaml (registry.model)"
+        )
+
+
+def version_catalog(version: ModelVersion) -> dict[str, Catalog]:
+    """Return the catalog of a version, by its name, for `require_shared_items`."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = download_version(f"models:/{version.name}/{version.version}", Path(folder))
+        return {f"version {version.version} of {version.name}": Catalog.read(files.catalog)}
+
+
+def _require(alias: str, name: str | None = None) -> ModelVersion:
     """Return the version with an alias; raises `InputError` without one."""
-    version = alias_version(alias)
+    version = alias_version(alias, name)
     if version is None:
-        raise _not_registered(f"models:/{MODEL_NAME}@{alias}", f"no version is the {alias}")
+        raise _not_registered(f"models:/{name or model_name()}@{alias}", f"no version is the {alias}")
     return version
 
 
@@ -239,8 +308,8 @@ def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":
     if the registry is down.
     """
     connect()
-    if uri == f"models:/{MODEL_NAME}@{CHAMPION}":
-        _require(CHAMPION)
+    if uri.endswith(f"@{CHAMPION}"):
+        _require(CHAMPION, uri.removeprefix("models:/").removesuffix(f"@{CHAMPION}"))
     with _reading(uri):
         files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
     return read_version(Path(files), uri)

@@ -154,6 +154,11 @@ def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_visible()
     assert len(page.questions) == asked + 1
+    page.locator("#words").fill("another film")
+    page.keyboard.press("Enter")
+    expect(page.locator("#words")).to_have_value("another film")  # it is not lost
+    expect(page.locator("#turns li.user")).to_have_count(1)
+    assert len(page.questions) == asked + 1
     page.get_by_role("button", name="Reset").click()
     for gone in (".item", "#turns li", ".chips li", "#error p"):
         expect(page.locator(gone)).to_have_count(0)

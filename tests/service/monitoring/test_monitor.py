@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from convrec.data.catalog import Catalog
 from convrec.project.paths import Paths
 from convrec.registry import tracking
-from convrec.registry.versions import CHAMPION, MODEL_NAME
+from convrec.registry.versions import CHAMPION, model_name
 from convrec.service.feedback.records import Answer, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 from convrec.service.monitoring.window import read_feedback
@@ -34,7 +34,7 @@ def project(watched_project, monkeypatch) -> Path:
     if not client.search_registered_models():
         create_name(client)
         number = add_version(client, **{"test.ndcg_at_20": "0.4302 [0.4215, 0.4396]"})
-        client.set_registered_model_alias(MODEL_NAME, CHAMPION, number)
+        client.set_registered_model_alias(model_name(), CHAMPION, number)
     return watched_project
 
 
@@ -52,7 +52,7 @@ def test_the_change_is_an_alarm_in_its_first_week_and_not_before(project, cli):
     found = json.loads(after.out)
     alarms = {check["name"] for check in found["checks"] if check["status"] == "alarm"}
     assert {"named_items", "acceptance"} <= alarms <= CHANGED
-    assert found["model"] == "convrec-recommender version 1"
+    assert found["model"] == "convrec-movies version 1"
     run = mlflow.MlflowClient().get_run(found["run_id"])
     assert set(run.data.tags["alarm"].split(", ")) == alarms and run.data.metrics["alarms"] == len(alarms)
     assert run.data.metrics["acceptance/figure"] > 0.2

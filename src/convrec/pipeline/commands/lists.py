@@ -24,12 +24,12 @@ def evaluate(
     split: Literal["train", "validation", "test"] | None = None,
     max_prompts: NonNegativeInt | None = None,
     engine: Literal["transformers", "vllm"] | None = None,
-    constrained: bool = False,
+    free: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Score any model, or the checkpoints of a training (docs/evaluation.md).
 
-    Example: convrec evaluate --model models:/convrec-recommender@champion --split test
+    Example: convrec evaluate --model models:/convrec-movies@champion --split test
 
     Args:
         model: A Hugging Face folder or name, a checkpoint, or a registry version (models:/NAME@ALIAS); repeatable.
@@ -38,10 +38,10 @@ def evaluate(
         split: Default: test with --model, validation with --checkpoints.
         max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
-        constrained: With --model: lists contain only catalog items.
+        free: With --model: lists without the catalog constraint and guidance, which are never served.
     """
-    if bool(model) == bool(checkpoints) or (model and every) or (checkpoints and constrained):
-        raise InputError("give --model, with or without --constrained, or --checkpoints, with or without --every")
+    if bool(model) == bool(checkpoints) or (model and every) or (checkpoints and free):
+        raise InputError("give --model, with or without --free, or --checkpoints, with or without --every")
     from convrec.pipeline import evaluate_models as module
     from convrec.pipeline.memory import with_settings
 
@@ -51,7 +51,7 @@ def evaluate(
     if checkpoints:
         results = [module.evaluate_checkpoints(params, paths, checkpoints.split(","), every, split or "validation")]
     else:
-        results = module.evaluate_models(params, paths, model or [], split or "test", constrained)
+        results = module.evaluate_models(params, paths, model or [], split or "test", free)
     if as_json:
         print("\n".join(json.dumps(result, ensure_ascii=False) for result in results))
     elif checkpoints:

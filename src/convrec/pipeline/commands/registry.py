@@ -61,7 +61,7 @@ def promote(
     if approve and not by:
         raise InputError("--approve needs the person's name: give --by NAME")
     from convrec.registry import promote as module
-    from convrec.registry.decisions import ALREADY, gate_rows, headline
+    from convrec.registry.decisions import ALREADY, gate_rows, headline, skipped_gates
 
     decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
@@ -69,6 +69,8 @@ def promote(
     else:
         if decision.gates:
             _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
+            if skipped := skipped_gates(decision):
+                print(plain(skipped))
         line = headline(decision)
         print(plain(f"{line[0].upper()}{line[1:]}"))
         if dry_run:
@@ -104,8 +106,11 @@ def list_all(*, as_json: AsJson = False) -> None:
         _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
         from convrec.registry.tracking import shown_uri
+        from convrec.registry.versions import earlier_models, model_name
 
-        print(f"No version is registered yet at {shown_uri()}: `python -m flows.train`, or `convrec registry register`")
+        where = f"No version of {model_name()} is registered yet at {shown_uri()}"
+        remedies = ["`python -m flows.train`, or `convrec registry register`", earlier_models(model_name())]
+        print(f"{where}: {'; '.join(filter(None, remedies))}")
 
 
 @registry.command
@@ -118,7 +123,7 @@ def register(*, stage: Literal["sft", "rank_grpo"] = "rank_grpo") -> None:
     from convrec.registry import versions
 
     version = versions.register(*project(), None, stage)
-    print(f"{versions.MODEL_NAME} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
+    print(f"{versions.model_name()} version {version.version}: {', '.join(version.aliases) or 'no alias'}")
 
 
 experiment = add_group(

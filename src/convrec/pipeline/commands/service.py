@@ -229,6 +229,7 @@ def vllm_server(
 def _run(options: Serving, port: int, challenger: str | None, has_page: bool, keys: "Keys | None" = None) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
     from convrec.registry.recommenders import RegistrySource
+    from convrec.registry.versions import MODEL_VARIABLE, model_name
     from convrec.service.app.metrics import Metrics
     from convrec.service.app.server import hosts_of, listening, make_app, run
     from convrec.service.app.service import Limits, Service
@@ -238,6 +239,8 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
 
     if options.evidence == "live" and options.feedback == "none":
         raise InputError("--evidence live learns from feedback; leave out `--feedback none`")
+    if options.model is None:
+        os.environ[MODEL_VARIABLE] = model_name()  # a service stays with it, whatever becomes of params.yaml
     sys.setswitchinterval(_SWITCH_SECONDS)
     with ExitStack() as cleanup:
         listener = cleanup.enter_context(listening(options.host, port))

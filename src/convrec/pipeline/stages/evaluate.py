@@ -16,7 +16,7 @@ from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, ratio_
 from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
-from convrec.evaluation.systems import BASELINES, CONSTRAINED, UNGUIDED
+from convrec.evaluation.systems import BASELINES, FREE, UNGUIDED
 from convrec.generation.lists import check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
 from convrec.pipeline.stages.results import write_results
@@ -30,11 +30,9 @@ logger = logging.getLogger(__name__)
 SYSTEM_OF_MODEL = dict(zip(TRAINED, ("zero_shot", "sft", "rank_grpo"), strict=True))
 # Pairs of systems whose difference is given.
 COMPARED = [
-    *((f"rank_grpo{end}", other) for other in BASELINES for end in ("", CONSTRAINED)),
-    ("rank_grpo", "sft"),
-    ("rank_grpo" + CONSTRAINED, "sft" + CONSTRAINED),
-    *((system + CONSTRAINED, system + end) for system in ("sft", "rank_grpo") for end in ("", UNGUIDED)),
-    *((system + UNGUIDED, system) for system in ("sft", "rank_grpo")),
+    *(("rank_grpo", other) for other in ("sft", *BASELINES)),
+    *((system, system + end) for system in ("sft", "rank_grpo") for end in (UNGUIDED, FREE)),
+    *((system + UNGUIDED, system + FREE) for system in ("sft", "rank_grpo")),
 ]
 
 
@@ -47,11 +45,13 @@ def _system_lists(
     trust = params.demonstrations.embedder.trust_remote_code
     guide = load_guide(paths.guidance, evaluation.catalog, trust) if params.evaluate.constrained else None
     weights = None if guide is None else guide(evaluation.prompts)
-    endings = {CONSTRAINED: None} if weights is None else {UNGUIDED: None, CONSTRAINED: weights}
+    endings = {"": None} if weights is None else {UNGUIDED: None, "": weights}
     for model, system in SYSTEM_OF_MODEL.items():
-        logger.info("%s: %d prompts", system, len(evaluation.prompts))
-        yield system, evaluation.of_model(paths.model(model), constrained=False)
-        if params.evaluate.constrained and system != "zero_shot":
+        is_served = params.evaluate.constrained and system != "zero_shot"
+        free = system + FREE if is_served else system
+        logger.info("%s: %d prompts", free, len(evaluation.prompts))
+        yield free, evaluation.of_model(paths.model(model), constrained=False)
+        if is_served:
             with evaluation.of_guided(paths.model(model)) as scored:
                 for ending, lists in zip(endings, scored(*endings.values()), strict=True):
                     yield system + ending, lists

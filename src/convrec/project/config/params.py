@@ -90,6 +90,12 @@ class Report(Section):
     num_failures: int = Field(ge=0, le=100)
 
 
+class Registry(Section):
+    """The project in the model registry; no stage."""
+
+    model: Annotated[str, Field(pattern=r"^[^/:@\s]+$")] | None = None
+
+
 class Params(Section):
     """The whole of params.yaml."""
 
@@ -102,6 +108,13 @@ class Params(Section):
     rank_grpo: RankGRPO
     evaluate: Evaluate
     report: Report
+    registry: Registry = Registry()
+
+    @property
+    def registered_model(self) -> str:
+        """The name of the registered model: `registry.model`, by default of the domain, as `convrec-movies`."""
+        items = re.sub(r"\W+", "-", self.common.domain.items.lower()).strip("-")
+        return self.registry.model or f"convrec-{items}"
 
     def tags(self) -> dict[str, str]:
         """Return the tags for comparing runs: profile, algorithm, base model, seed."""

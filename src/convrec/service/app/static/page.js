@@ -132,7 +132,8 @@ function showAnswer(turn) {
     },
   });
   const num = Math.min(...turn.answer.models.map((model) => model.recommendations.length));
-  say(num < turn.length ? `Only ${num} ${noun} are left with your filters. ${text}` : text);
+  const both = turn.answer.models.length > 1 ? ` ${text}` : "";
+  say(num < turn.length ? `Only ${num} ${noun} are left with your filters.${both}` : text);
   byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
   byId("saved").hidden = byId("reply").hidden = false;
   showTurns();
@@ -213,12 +214,19 @@ async function ask(showNext = () => {}) {
   showError(problem);
 }
 
+// The message stays in its field while the number of items is invalid.
 function send(content) {
+  if (listLength() === null) {
+    byId("filters").open = true;
+    byId("n").focus();
+    return false;
+  }
   turns.push({ content, answer: null });
   showTurns();
   if (narrow.matches) byId("filters").open = false;
   goToAnswer();
   ask(goToAnswer);
+  return true;
 }
 
 byId("say").addEventListener("submit", (event) => {
@@ -228,8 +236,7 @@ byId("say").addEventListener("submit", (event) => {
     byId("words").focus();
     return;
   }
-  byId("words").value = "";
-  send(content);
+  if (send(content)) byId("words").value = "";
 });
 byId("words").addEventListener("keydown", (event) => {
   if (isSend(event)) {
