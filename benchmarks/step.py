@@ -218,6 +218,8 @@ def measure(
                 peaks[kind] = max(peaks[kind], torch.cuda.max_memory_allocated() - before)
             elif not peaks[kind] and not rollouts:
                 peaks[kind] = _cpu_peak(trainer, shape.completions)
+            took = median(row["step"] for row in timers.seconds[WARM_UP:])
+            sys.stderr.write(f"{kind}: {1000 * took:.1f} ms a step, peak {peaks[kind] / 2**30:.2f} GiB\n")
             del trainer, timers
             release_memory()  # trainers have reference cycles
     found = {}

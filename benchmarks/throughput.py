@@ -100,8 +100,8 @@ def constrained_speed(
     prompts = Lengths(lists // GENERATIONS, prompt, 1).draw()
     _, guided = draw_requests(trie, len(prompts), length)
     rows = [
-        {"seen_titles": [], "guided_items": own.log_weights.items, "log_weights": own.log_weights.logs}
-        for own in guided[::GENERATIONS]
+        {"seen_titles": [], "guided_items": weights.items.tolist(), "log_weights": weights.logs.tolist()}
+        for weights in (own.log_weights for own in guided[::GENERATIONS])
         for _ in range(GENERATIONS)
     ]
     constraint.begin(prompts, rows)

@@ -153,7 +153,8 @@ def write_on_device(
     text = ids[:, :1][rows].repeat(1, size)  # what a row has not written is a token that it has
     text[:, :start] = ids[rows]
     places = _Places()
-    cache = Cache(layers=[_PlacedLayer(layer, rows, size, places) for layer in prefilled.layers])
+    layers: list[Any] = prefilled.layers
+    cache = Cache(layers=[_PlacedLayer(layer, rows, size, places) for layer in layers])
     columns, every = torch.arange(size, device=device), torch.arange(number, device=device)[:, None]
     penalize = RepetitionPenaltyLogitsProcessor(penalty) if penalty != 1 else None
     ends = torch.full((number, 1), start, device=device)  # the first place behind a row's tokens

@@ -84,18 +84,20 @@ def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty,
 
 
 def test_entropy_is_computed_in_the_loss_alone(tiny_model, tmp_path, monkeypatch):
-    """Not for the reference; what is logged is the entropy of the policy that samples."""
-    asked, head = [], logprobs.sampled_log_probs
+    """Not for the reference; what is logged is what it is where all passes compute it."""
+    asked, logged, head = [], [], logprobs.sampled_log_probs
+    for always in (False, True):
 
-    def scored(*args):
-        asked.append(args[-1])
-        return head(*args)
+        def scored(*args, always=always):
+            asked.append(args[-1])
+            return head(*args[:-1], always or args[-1])
 
-    monkeypatch.setattr(logprobs, "sampled_log_probs", scored)
-    trainer = tiny_trainer(tiny_model, tmp_path, beta=0.1)
-    trainer.train()
-    assert sorted(asked) == [False, True]
-    assert len(series(trainer, "entropy")) == 1 and series(trainer, "entropy")[0] > 1
+        monkeypatch.setattr(logprobs, "sampled_log_probs", scored)
+        trainer = tiny_trainer(tiny_model, tmp_path / str(always), 2, beta=0.1)
+        trainer.train()
+        logged.append(series(trainer, "entropy"))
+    assert sorted(asked) == 4 * [False] + 4 * [True]
+    assert logged[0] == logged[1] and len(logged[0]) == 2 and min(logged[0]) > 0.1
 
 
 class LargestTensor(TorchDispatchMode):
