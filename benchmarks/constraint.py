@@ -4,12 +4,12 @@
     python -m benchmarks.constraint --number 7404    # one size
     python -m benchmarks.constraint --catalog FILE   # your own catalog (csv, jsonl, parquet, pickle)
 
-The tokenizers are the embedded one (two tokens per item, one for each title) and a byte-level BPE, in which `)\\n` is a
+The tokenizers are one with item tokens and a byte-level BPE, in which `)\\n` is a
 token. Titles consist of invented words with frequencies by Zipf's law. Times are processor time in the logits processor
 for scores that are random numbers; guided lists have weights of 200 random items each. Limits: guided at most twice the
 time of the constraint alone; for a million items, 60 s to build the trie and 1 GiB for trie and state.
 
-For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with the embedded
+For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with item
 profile's repetition penalty, and the same number of tokens without the constraint. Limit: 5 % of the generation time.
 """
 
@@ -31,13 +31,14 @@ from convrec.data.catalog import Item
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.generation.jump_forward import write_lists
+from convrec.generation.line_tokens import add_tokens
 from convrec.generation.processors import CatalogConstraint
 from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 from convrec.project.config.params import load_params
 from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, make_model, train_tokenizer
 
 NUM_ITEMS, SEEN, WEIGHTED = 7_404, 5, 200
-_MOST_WITH_MODEL = 100_000  # items: the embedded tokenizer has a token for each
+_MOST_WITH_MODEL = 100_000  # items: the model has a row for each item token
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SMALL = ("The", "of", "the", "and", "A", "in", "2", "Love", "3", "to")
 _SYLLABLES = "ba ber co dan del do el fra gen ha in jo ka la len ma mi mor na nor o pa ra ri sa ser sto ta ton wa"
@@ -228,7 +229,9 @@ def main() -> None:
         if options.catalog:
             items = list(load_catalog(options.catalog, Quarantine()).items)
         texts = [str(item) for item in items[:100_000]]
-        notes += _rows("embedded", train_tokenizer(texts, items, 1024), items, options)
+        tokenizer = train_tokenizer(texts[:10_000], [], 1024)
+        add_tokens(tokenizer, [str(item) for item in items])
+        notes += _rows("item tokens", tokenizer, items, options)
         notes += _rows("BPE", byte_level_bpe(["\n".join(texts), *words], options.bpe), items, options)
     _print("\n".join(["", *notes]))
 

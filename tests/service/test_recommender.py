@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of
+from convrec.data.schemas import write_catalog
+from convrec.generation.item_tokens import add_item_tokens
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
-from convrec.service.recommender import Recommendation, RecommendedList
+from convrec.service.recommender import Recommendation, RecommendedList, Recommender
+from convrec.training.embedded import make_model, train_tokenizer
+from tests.generation.small import save
 from tests.generation.vocabularies import log_weights
 from tests.rows import make_row
-from tests.service.recommending import CATALOG, SETTINGS, make_recommender
+from tests.service.recommending import CATALOG, SETTINGS, SIZES, WORDS, make_recommender
 from tests.small_project import ROOT
 
 RECOMMENDER = make_recommender()
@@ -149,6 +154,25 @@ def test_a_list_too_long_for_the_model_is_refused(monkeypatch):
     monkeypatch.setattr(RECOMMENDER.translator, "positions", 60)
     with pytest.raises(InputError, match="n = 12: the list leaves no room for the conversation"):
         _lines("x", 12)
+
+
+def test_a_model_with_item_tokens_follows_the_catalog(tmp_path):
+    """An item is new, two are gone: the new one is recommended if the evidence prefers it."""
+    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
+    model = make_model(tokenizer, **SIZES, seed=0)
+    add_item_tokens(model, tokenizer, CATALOG)
+    folder = save(tmp_path / "model", model, tokenizer)
+    later = Catalog([*CATALOG.items[2:], Item("Barbie", 2023, {"genres": "romance"})])
+    files = []
+    for name, catalog in (("before", CATALOG), ("after", later)):
+        files.append(tmp_path / f"{name}.parquet")
+        write_catalog(catalog, files[-1])
+    before, after = (Recommender.load(folder, file, SETTINGS, "cpu") for file in files)
+    first = [str(r) for r in before.recommend("User: heists", 15)]
+    second = [str(r) for r in after.recommend("User: heists", 14)]
+    assert sorted(second) == sorted(map(str, later.items)) and set(first) - set(second) == {"Heat (1975)", "Her (1978)"}
+    after.translator.guide = lambda rows: [log_weights({13: 9.0})] * len(rows)
+    assert str(after.recommend("User: heists", 3)[0]) == "Barbie (2023)"
 
 
 def test_a_table_has_columns():

@@ -22,34 +22,40 @@ _MOST_DIRECTIONS = 256  # of co-occurrence
 def add_item_tokens(model: Any, tokenizer: Any, catalog: Catalog, likes: sparse.csr_array | None = None) -> int:
     """Add a token for each catalog line that has none, and rows for them to the model's embeddings, in place.
 
-    A new row is the mean row plus the item's direction, with the usual distance from the mean. The mean is that of the
-    item tokens that are there already, or of all tokens. The direction is that of the mean row of the tokens of the
-    item's line and metadata, in which rarer tokens weigh more, relative to all items; where there are likes, a
-    co-occurrence vector (`co_occurrence_vectors`) is added. Input and output embeddings get their own rows, unless
-    they are tied. All other rows stay as they are.
+    An item's text vector is the mean row of the tokens of its line and metadata, in which rarer tokens weigh more,
+    relative to that of all items. The first item tokens start at the mean row plus their text vector, with the usual
+    distance from the mean; where there are likes, a co-occurrence vector (`co_occurrence_vectors`) is added. Later ones
+    start where a ridge regression on the rows of the catalog's known items expects them, given their text vectors.
+    Input and output embeddings get their own rows, unless they are tied. All other rows stay as they are.
 
     Shape: likes (people, C), binary. Returns the number of new tokens.
     """
     lines = [str(item) for item in catalog.items]
     metadata = [", ".join(item.metadata.values()) for item in catalog.items]
     shares = _token_shares(lines, tokenizer) + _token_shares(metadata, tokenizer)
-    known = list(item_tokens(tokenizer).values()) or list(range(shares.shape[1]))
+    known = item_tokens(tokenizer)
     new = add_tokens(tokenizer, lines)
     if not new:
         return 0
-    ids = [item_token(lines[index], tokenizer) for index in new]
+    old, ids = (
+        [index for index, line in enumerate(lines) if line in known],
+        [item_token(own, tokenizer) for own in lines],
+    )
     size = max(len(tokenizer), len(model.get_input_embeddings().weight))
     model.resize_token_embeddings(size, mean_resizing=False)
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     for weight in {id(own.weight): own.weight.data for own in embeddings}.values():
         rows = weight.float().cpu().numpy()
-        center = rows[known].mean(axis=0)
-        distance = np.median(np.linalg.norm(rows[known] - center, axis=1))
         text = shares @ rows[: shares.shape[1]]
-        directions = _unit(text - text.mean(axis=0))
-        if likes is not None:
-            directions += co_occurrence_vectors(likes, rows.shape[1])
-        weight[ids] = torch.from_numpy(center + distance * directions[new]).to(weight)
+        text = _unit(text - text.mean(axis=0))
+        others = rows[list(known.values())] if known else rows[: shares.shape[1]]
+        center = others.mean(axis=0)
+        if known:
+            moves = text[new] @ _ridge(text[old], rows[[ids[index] for index in old]] - center)
+        else:
+            vectors = text if likes is None else text + co_occurrence_vectors(likes, rows.shape[1])
+            moves = np.median(np.linalg.norm(others - center, axis=1)) * vectors[new]
+        weight[[ids[index] for index in new]] = torch.from_numpy(center + moves).to(weight)
     return len(new)
 
 
@@ -92,6 +98,14 @@ def _token_shares(texts: list[str], tokenizer: Any) -> sparse.csr_array:
     weighted = counts @ sparse.diags_array(weights)
     sums = np.asarray(weighted.sum(axis=1)).ravel()
     return (sparse.diags_array(1 / np.maximum(sums, 1e-12)) @ weighted).tocsr()
+
+
+def _ridge(given: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the matrix of a ridge regression, whose penalty is the mean square of a given coordinate's column."""
+    gram = given.T @ given
+    penalty = max(np.trace(gram) / len(gram), 1e-12)
+    weights: np.ndarray = np.linalg.solve(gram + penalty * np.eye(len(gram)), given.T @ wanted)
+    return weights
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

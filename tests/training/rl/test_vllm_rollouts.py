@@ -3,8 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from peft import get_peft_model
 
-from convrec.training.rl.vllm_rollouts import constrain_requests
+from convrec.generation.export import lora_config
+from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.training.rl.vllm_rollouts import constrain_requests, send_item_rows
 from tests.training.rl.tiny import CATALOG, make_constraint
 
 PROCESSOR = "convrec.generation.vllm_constraint:VllmCatalogConstraint"
@@ -54,3 +58,25 @@ def test_each_prompt_is_a_request_with_its_own_seen_titles(tiny_model):
 def test_a_server_without_the_constraint_is_rejected(tiny_model, arguments):
     with pytest.raises(ValueError, match="'http://gpu1:8000': .*; start it with `convrec vllm-server --training`"):
         constrain_requests(_generation(*arguments), make_constraint(tiny_model))
+
+
+def test_item_rows_that_adapters_train_are_sent_with_the_embeddings(item_model):
+    model = load_model(item_model)
+    names = [name for name, _ in model.named_parameters()]
+    adapted = get_peft_model(model, lora_config(model.config, load_tokenizer(item_model), 2, 4, 0.0))
+    deltas = [value for name, value in adapted.named_parameters() if "trainable_tokens_delta" in name]
+    (delta,) = deltas
+    torch.nn.init.ones_(delta)
+
+    def named_params():  # as TRL names them
+        adapted.merge_adapter()
+        for name, value in adapted.named_parameters():
+            if adapted.prefix not in name:
+                yield name.removeprefix("base_model.model.").replace(".base_layer", ""), value.data
+        adapted.unmerge_adapter()
+
+    generation = SimpleNamespace(_iter_named_params=named_params)
+    send_item_rows(generation)
+    sent = {name: value.clone() for name, value in generation._iter_named_params()}
+    assert sorted(sent) == sorted(names)
+    assert sent["model.embed_tokens.weight"][-len(CATALOG) :].eq(1).all()

@@ -29,7 +29,7 @@ from convrec.training.rl.rewards import RankRewardFunction, rank_returns
 from convrec.training.rl.rollouts import beam_config, generate_groups
 from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.training.rl.shared_prompts import share_prompts
-from convrec.training.rl.vllm_rollouts import constrain_requests, constrained_engine
+from convrec.training.rl.vllm_rollouts import constrain_requests, constrained_engine, send_item_rows
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,8 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
         if by_vllm is not None:
             constrain_requests(self.vllm_generation, by_vllm)
+        if args.use_vllm:
+            send_item_rows(self.vllm_generation)
         if self.aux_loss_enabled:
             raise ValueError("router_aux_loss_coef of the model is not supported; set it to 0 in its configuration")
         disabled = disable_dropout(self.model)

@@ -51,6 +51,21 @@ def constrain_requests(generation: Any, constraint: RolloutConstraint) -> None:
         generation.vllm_client = _Client(generation.vllm_client, constraint)
 
 
+def send_item_rows(generation: Any) -> None:
+    """Let TRL's `VLLMGeneration` send embeddings whose item rows adapters train: merged, under the model's own names.
+
+    TRL merges these rows, but only knows the names of LoRA's layers.
+    """
+    named_params = generation._iter_named_params
+
+    def renamed() -> Iterator[tuple[str, Any]]:
+        for name, value in named_params():
+            if "trainable_tokens" not in name:
+                yield name.replace(".token_adapter", ""), value
+
+    generation._iter_named_params = renamed
+
+
 class _Wrapper:
     """TRL's engine or client, with another `generate`."""
 
