@@ -202,6 +202,7 @@ def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, c
 
     def prune(evaluation, model, *rest, **options):
         shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
+        assert rest == (True,), "lists as they are served"
         return whole(evaluation, model, *rest, **options)
 
     monkeypatch.setattr(Evaluation, "of_model", prune)

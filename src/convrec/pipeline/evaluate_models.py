@@ -134,7 +134,8 @@ def _kept(stage: str, params: Params, paths: Paths) -> tuple[Path, dict[int, Pat
 def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], every: int | None, split: str) -> Figures:
     """Score the kept checkpoints of `sft`, `rank_grpo` or both: every `every` steps, the last and the chosen one.
 
-    Rank-GRPO checkpoints write constrained lists if its rollouts are constrained, as in validation during training.
+    Rank-GRPO checkpoints write constrained lists if its rollouts are constrained, as in validation during training;
+    those of SFT write the lists that are served.
     Return the numbers of rows and prompts, and the metrics by stage and step. They are also written to
     `evaluations/checkpoints.json`, as a flat table to `checkpoints.csv`, and by step to an MLflow run.
 
@@ -149,7 +150,7 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     rows: list[Figures] = []
     with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
         for stage, (folder, kept) in trainings.items():
-            constrained = stage == "rank_grpo" and params.rank_grpo.constrained
+            constrained = params.rank_grpo.constrained if stage == "rank_grpo" else params.evaluate.constrained
             chosen = chosen_step(folder)
             for step in (step for step in kept if not step % (every or 1) or step in (chosen, max(kept))):
                 try:
