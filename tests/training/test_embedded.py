@@ -2,6 +2,7 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from convrec.training.embedded import (
     catalog_pages,
     make_model,
     page_budget,
-    share_title_vectors,
+    tie_titles,
     train_tokenizer,
 )
 from convrec.training.launch import RETRAIN
@@ -131,11 +132,27 @@ def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):
     assert read_history(tmp_path / "none") == []
 
 
-def test_a_title_starts_from_the_vector_of_its_item():
+def test_a_title_and_its_item_share_what_they_learn():
     tokenizer = train_tokenizer(catalog_cards(FILMS), FILMS.items, 300)
     model = make_model(tokenizer, 8, 8, 1, 1, 1, seed=0)
     add_item_tokens(model, tokenizer, FILMS)
-    share_title_vectors(model, tokenizer, FILMS.items)
-    vectors = model.get_input_embeddings().weight
-    title, item = tokenizer.convert_tokens_to_ids(["Up", "Up (2009)\n"])
-    assert title != item and vectors[title].equal(vectors[item]) and not vectors[title].equal(vectors[item - 1])
+    weight = model.get_input_embeddings().weight
+    tie_titles(model, tokenizer)
+    title, item, other, word = (tokenizer.convert_tokens_to_ids(t) for t in ("Up", "Up (2009)\n", "Her (2013)\n", "in"))
+    start = weight.detach().clone()
+    assert start[title].equal(start[item]) and not start[title].equal(start[other])
+    by_token = torch.arange(8.0).expand(4, 8) + torch.tensor([[1.0], [10.0], [100.0], [1000.0]])
+    (weight[[title, item, other, word]] * by_token).sum().backward()
+    assert weight.grad[title].equal(by_token[0] + by_token[1]) and weight.grad[item].equal(by_token[0] + by_token[1])
+    assert weight.grad[other].equal(by_token[2]) and weight.grad[word].equal(by_token[3])
+    torch.optim.AdamW(model.parameters(), lr=0.1).step()
+    assert weight[title].equal(weight[item]) and not weight[title].equal(start[title])
+
+
+def test_only_title_tokens_are_tied():
+    tokenizer = train_tokenizer(catalog_cards(FILMS), (), 1024)
+    model = make_model(tokenizer, 8, 8, 1, 1, 1, seed=0)
+    add_item_tokens(model, tokenizer, FILMS)
+    before = model.get_input_embeddings().weight.detach().clone()
+    tie_titles(model, tokenizer)
+    assert model.get_input_embeddings().weight.equal(before)

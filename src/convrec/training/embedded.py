@@ -1,14 +1,17 @@
 """The embedded base model: a small Qwen2 with its own BPE tokenizer and chat template, built from scratch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from convrec.data.catalog import Catalog, Item
-from convrec.generation.line_tokens import item_token
+from convrec.data.titles import title_and_year
+from convrec.generation.line_tokens import item_tokens
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
@@ -33,8 +36,8 @@ CHAT_TEMPLATE = (
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles of the items.
 
-    A title is then the same token wherever it is mentioned. Titles with non-ASCII letters get no token, because a
-    byte-level decoder would read such letters as bytes. Every string survives a round trip.
+    A title is then the same token wherever it is mentioned (see `tie_titles`). Titles with non-ASCII letters get no
+    token, because a byte-level decoder would read such letters as bytes. Every string survives a round trip.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -61,12 +64,30 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
     return fast
 
 
-def share_title_vectors(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item]) -> None:
-    """Let the embedding of each title token start as that of its item's token; of several items, as the last one's."""
-    embeddings, vocabulary = model.model.embed_tokens.weight.data, tokenizer.get_vocab()
-    for item in items:
-        if item.title in vocabulary and (own := item_token(str(item), tokenizer)) is not None:
-            embeddings[vocabulary[item.title]] = embeddings[own]
+def tie_titles(model: Any, tokenizer: Any) -> None:
+    """Keep the embedding of each title token equal to that of its item's token while the model trains.
+
+    Both rows get the sum of their gradients, so every optimizer that treats all numbers alike moves them alike: a
+    mention of an item and the item in a list then share what is learned. A title of several items has the row of the
+    last one. Nothing is tied where a tokenizer has no title tokens (pretrained models), where embeddings are frozen,
+    and under ZeRO-3, which partitions them.
+    """
+    added = tokenizer.get_added_vocab()
+    pairs = {added.get(title_and_year(line)[0]): token for line, token in item_tokens(tokenizer).items()}
+    pairs.pop(None, None)
+    weight = model.get_input_embeddings().weight
+    if not pairs or not weight.requires_grad or hasattr(weight, "ds_id"):
+        return
+    titles, items = (torch.tensor(ids, device=weight.device) for ids in (list(pairs), list(pairs.values())))
+    weight.data[titles] = weight.data[items]
+
+    def share(gradient: torch.Tensor) -> torch.Tensor:
+        both = gradient[titles] + gradient[items]
+        shared = gradient.clone()
+        shared[titles], shared[items] = both, both
+        return shared
+
+    weight.register_hook(share)
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
