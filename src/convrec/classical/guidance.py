@@ -66,17 +66,12 @@ class Guidance:
         settings = {"weights": dict(self.weights), "embedder": dict(self.embedder)}
         (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
-    def log_weights(
-        self, prompts: Sequence[Row], *, without_own: bool = False, earlier: bool = False
-    ) -> list[LogWeights]:
-        """Return the logarithm of the weight of each prompt's items.
-
-        `without_own` and `earlier` are as in `Evidence.terms`.
-        """
+    def log_weights(self, prompts: Sequence[Row], *, without_own: bool = False) -> list[LogWeights]:
+        """Return the logarithm of the weight of each prompt's items; `without_own` is as in `Evidence.terms`."""
         kinds = [kind for kind in EVIDENCE if self.weights.get(kind)]
         if not kinds or not prompts:
             return [NO_GUIDANCE] * len(prompts)
-        terms = self.evidence.terms(prompts, without_own=without_own, earlier=earlier, kinds=kinds)
+        terms = self.evidence.terms(prompts, without_own=without_own, earlier=False, kinds=kinds)
         total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
         return as_log_weights(total, self.evidence.kept)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from convrec.data.matching import Truth
 from convrec.project.errors import InputError
@@ -48,8 +49,7 @@ def write_rows(rows: pd.DataFrame, path: Path) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a Parquet file as plain Python values."""
-    frame = pd.read_parquet(path, dtype_backend="pyarrow")
-    return frame.to_dict("records")
+    return pq.read_table(path).to_pylist()
 
 
 def person_of(row: Row) -> str:

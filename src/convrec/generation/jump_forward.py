@@ -19,6 +19,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.full_attention import order_hindrance
+from convrec.generation.processors import without_adapters
 from convrec.generation.trie import CatalogTrie, ListRequest
 
 _ROOM = 128  # tokens
@@ -98,7 +99,7 @@ def can_jump(model: Any) -> bool:
 
     If processes hold parts of the weights, each needs the others for a forward pass, and they would need equally many.
     """
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     taken = inspect.signature(base.forward).parameters.keys()
     is_partitioned = is_deepspeed_zero3_enabled() or is_fsdp_managed_module(base)
     needed = {"position_ids", "past_key_values", "logits_to_keep"}

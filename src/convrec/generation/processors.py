@@ -11,10 +11,15 @@ from convrec.generation.constraint import ConstraintState
 from convrec.generation.trie import CatalogTrie, ListRequest
 
 
+def without_adapters(model: Any) -> Any:
+    """Return the model that adapters are added to, or the model itself where it has none."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
 @contextmanager
 def only_settings(model: Any, config: GenerationConfig) -> Iterator[None]:
     """Make `generate` use only this configuration; by default, the model's own fills unset values."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = without_adapters(model)
     own, base.generation_config = base.generation_config, config
     try:
         yield

@@ -90,7 +90,6 @@ def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
     batch, if the stage has several processes, which end together, or if vLLM holds memory in this process.
     """
     from convrec.pipeline.memory import out_of_memory_message, smaller_settings, with_settings
-    from convrec.project.device import release_memory
 
     module = importlib.import_module(f"convrec.pipeline.stages.{stage}")
     # Both are asked before the work: vLLM sets RANK itself.
@@ -113,6 +112,8 @@ def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
             reason[:200],
             changes,
         )
+        from convrec.project.device import release_memory  # imports torch, which not all stages need
+
         release_memory()
 
 

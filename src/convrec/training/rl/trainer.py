@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 from trl.models.utils import unwrap_model_for_generation
 
 from convrec.generation.finite import FiniteTrainer
+from convrec.generation.processors import without_adapters
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
 from convrec.training.rl.batches import micro_batches, trim_padding
@@ -92,8 +93,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         hindrances = set()
         for policy in (self.model, self.ref_model):
             if policy is not None:
-                unwrapped = self.accelerator.unwrap_model(policy)
-                base = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped
+                base = without_adapters(self.accelerator.unwrap_model(policy))
                 add_log_prob_head(base, args.repetition_penalty, args.temperature, constraint, compiled=compiled)
                 hindrances.add(share_prompts(base))
         self._loss_settings = self._make_objective()
