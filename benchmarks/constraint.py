@@ -9,7 +9,7 @@ token. Titles consist of invented words with frequencies by Zipf's law. Times ar
 for scores that are random numbers; guided lists have weights of 200 random items each. Limits: guided at most twice the
 time of the constraint alone; for a million items, 60 s to build the trie and 1 GiB for trie and state.
 
-For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with item
+For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with the embedded
 profile's repetition penalty, and the same number of tokens without the constraint. Limit: 5 % of the generation time.
 """
 

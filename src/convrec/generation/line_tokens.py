@@ -51,7 +51,7 @@ def generation_prompt(tokenizer: Any) -> str:
 
 def item_token(line: str, tokenizer: Any) -> int | None:
     """Return the token that is a whole catalog line with its newline; None if the tokenizer has none."""
-    token: int | None = tokenizer.backend_tokenizer.token_to_id(f"{line}\n")
+    token: int | None = tokenizer.backend_tokenizer.token_to_id(f"{line}\n") if line else None
     return token
 
 

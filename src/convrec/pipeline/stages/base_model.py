@@ -10,13 +10,14 @@ from convrec.classical.collaborative import Likes
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
-from convrec.generation.item_tokens import add_item_tokens
+from convrec.generation.item_tokens import MOST_ITEM_TOKENS, add_item_tokens
 from convrec.generation.line_tokens import closed
 from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -121,11 +122,17 @@ def _copy_pretrained(params: Params, paths: Paths) -> None:
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the base model and its tokenizer as a Hugging Face folder."""
+    catalog = Catalog.read(paths.catalog)
+    if params.common.item_tokens and len(catalog) > MOST_ITEM_TOKENS:
+        raise InputError(
+            f"common.item_tokens: the catalog has {len(catalog):,} items, and item tokens suit {MOST_ITEM_TOKENS:,} at "
+            "most (docs/training.md); set it to false, which writes titles as text, or select items"
+        )
     if params.base_model.name == "embedded":
         _make_embedded(params, paths, record)
     else:
         _copy_pretrained(params, paths)
-    trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
+    trust = params.base_model.trust_remote_code
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     if params.rank_grpo.constrained and params.rank_grpo.start == "sft":  # that stage comes hours later
         trie, length = catalog_trie(catalog, tokenizer), params.rank_grpo.max_completion_length
