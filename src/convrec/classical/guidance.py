@@ -79,7 +79,7 @@ class Guidance:
         """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
         if not self.weights.get("neighbours"):
             return [{} for _ in prompts]
-        return self.evidence.neighbours.likers(prompts, self.evidence.number)
+        return self.evidence.voters.likers(prompts, self.evidence.number)
 
 
 def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:
