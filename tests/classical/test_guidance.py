@@ -36,7 +36,7 @@ def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
     made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
     made.save(tmp_path)
     again = Guidance.load(tmp_path, catalog)
-    for options in ({}, {"without_own": True}, {"without_own": True, "earlier": True}):
+    for options in ({}, {"without_own": True}):
         found, before = (_by_item(own.log_weights(ASKED, **options)) for own in (again, made))
         assert found == before and any(found), options
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -80,7 +80,7 @@ def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_pat
     _guidance(catalog, weights).save(tmp_path)
     items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
     other = Catalog([Item("New", 2024), *items])
-    for options in ({}, {"without_own": True, "earlier": True}):
+    for options in ({}, {"without_own": True}):
         made = Guidance.load(tmp_path, other), _guidance(other, weights)
         found, expected = (_by_item(own.log_weights(ASKED, **options)) for own in made)
         assert found == expected
