@@ -266,7 +266,7 @@ def model_lists(params: Params, model: str, system: str | None = None) -> Found:
         with evaluation.of_guided(Paths().model(model)) as scored:
             for kind, weights in kinds.items():
                 began, name = time.monotonic(), f"{system or model}_{kind}"
-                lists = scored(weights)
+                (lists,) = scored(weights)
                 found[f"{name}_{split}_lists_per_second"] = len(lists.texts) / (time.monotonic() - began)
                 found |= _keep(evaluation, lists.texts, lists.scores, name, split)
     return found
