@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from convrec.data.catalog import Catalog, Item
+from convrec.data.schemas import write_catalog
+from convrec.generation.line_tokens import item_tokens
+from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.stages.rank_grpo import find_start
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
-from tests.service.recommending import save_model
+from tests.registry.registered import make_workspace
+from tests.service.recommending import CATALOG, save_model
 
 
 def _find(start: str) -> str:
@@ -33,3 +38,14 @@ def test_the_stage_s_model_a_name_of_the_hub_and_a_folder(tmp_path, caplog):
 def test_a_folder_that_cannot_serve_is_refused(tmp_path, start, message):
     with pytest.raises(InputError, match=message):
         _find(start.format(tmp_path))
+
+
+def test_a_start_with_item_tokens_gets_tokens_for_new_items(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    start = save_model(tmp_path / "model")
+    assert _find(str(start)) == str(start)
+    later = Catalog([*CATALOG.items, Item("Barbie", 2023)])
+    write_catalog(later, Paths().catalog)
+    found = _find(str(start))
+    assert found != str(start) and found == _find(str(start))
+    assert item_tokens(load_tokenizer(found)).keys() == set(map(str, later.items))

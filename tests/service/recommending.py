@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from convrec.data.catalog import Catalog, Item
+from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.lists import ListSettings
 from convrec.generation.trie import Guide
 from convrec.service.recommender import Recommender
@@ -26,12 +27,19 @@ CATALOG = Catalog(
 )
 
 
+def make_item_model(catalog: Catalog = CATALOG, seed: int = 0) -> tuple[Any, Any]:
+    """Return an untrained model with item tokens, and its tokenizer."""
+    tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
+    model = make_model(tokenizer, **SIZES, seed=seed)
+    add_item_tokens(model, tokenizer, catalog)
+    return model, tokenizer
+
+
 def make_recommender(
     seed: int = 0, catalog: Catalog = CATALOG, settings: ListSettings = SETTINGS, guide: Guide | None = None
 ) -> Recommender:
     """Return a recommender whose model was never trained."""
-    tokenizer = train_tokenizer([WORDS] * 5, catalog.items, 300)
-    return Recommender(make_model(tokenizer, **SIZES, seed=seed), tokenizer, catalog, settings, guide)
+    return Recommender(*make_item_model(catalog, seed), catalog, settings, guide)
 
 
 def served(version: str, recommender: Recommender) -> ServedModel:
@@ -41,5 +49,4 @@ def served(version: str, recommender: Recommender) -> ServedModel:
 
 def save_model(folder: Path, seed: int = 0, **options: Any) -> Path:
     """Write the same untrained model as a Hugging Face folder; `options` are those of `save_pretrained`."""
-    tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
-    return save(folder, make_model(tokenizer, **SIZES, seed=seed), tokenizer, **options)
+    return save(folder, *make_item_model(CATALOG, seed), **options)

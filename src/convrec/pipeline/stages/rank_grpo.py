@@ -14,7 +14,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
-from convrec.generation.line_tokens import keep_up
+from convrec.generation.line_tokens import item_tokens, keep_up
 from convrec.generation.model_folders import check_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
@@ -234,11 +234,10 @@ def find_start(params: Params, paths: Paths) -> str:
 
 def _with_new_items(model: str, catalog_file: Path, trust_remote_code: bool) -> str:
     """Return the model, or the folder of a copy with tokens for items of the catalog that are new to it."""
-    catalog = Catalog.read(catalog_file)
-    if not keep_up(load_tokenizer(model, trust_remote_code=trust_remote_code), catalog):
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if Path(model).is_dir() else None
+    if tokenizer is None or not item_tokens(tokenizer) or not keep_up(tokenizer, catalog := Catalog.read(catalog_file)):
         return model
-    files = model_files(Path(model)) if Path(model).is_dir() else []
-    folder = CHECKPOINTS / "starts" / fingerprint({"model": model}, [*files, catalog_file])
+    folder = CHECKPOINTS / "starts" / fingerprint({"model": model}, [*model_files(Path(model)), catalog_file])
     with PartialState().main_process_first():
         if not folder.is_dir():
             new = folder.with_suffix(".partial")
