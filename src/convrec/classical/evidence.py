@@ -189,8 +189,8 @@ class Evidence:
             votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
             found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
         for kind, queries in self._queries(prompts, kinds).items():
-            parts = (product(queries[part], self._item_texts()[1]) for part in _parts(len(prompts)))
-            shares = [log_shares(cosines, self.kept) for cosines in parts]
+            items = self._item_texts()[1]
+            shares = [log_shares(product(queries[part], items), self.kept) for part in _parts(len(prompts))]
             found[kind] = sparse_scores(sparse.vstack(shares, format="csr"), self.device)
         months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
         order = np.argsort(months, kind="stable")

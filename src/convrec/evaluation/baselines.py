@@ -153,7 +153,8 @@ class Baselines:
         def fitted(word_ngrams: int) -> Neighbours:
             if word_ngrams == 2:
                 return self.voters
-            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, word_ngrams=word_ngrams))
+            options = {"word_ngrams": word_ngrams}
+            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
@@ -313,16 +314,16 @@ def baseline_lists(
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
         lists = _lists(scorer.of(prompts), chosen, prompts, baselines)
-        texts = [format_list([str(catalog.items[index]) for index in own]) for own in lists]
+        texts = [format_list([str(catalog.items[index]) for index in own if index is not None]) for own in lists]
         found[name] = Answers(texts, chosen, value)
     return found
 
 
 def _lists(
     scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], baselines: Baselines
-) -> list[list[int]]:
+) -> list[list[int | None]]:
     """Return the items of the highest scores, without the seen titles of each prompt; equal scores go by popularity."""
-    order, lists = np.argsort(-baselines.counts, kind="stable"), []
+    order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int | None]]()
     for start in range(0, len(prompts), _BLOCK):
         block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
         for own, row in zip(block, prompts[start : start + _BLOCK], strict=True):
