@@ -47,7 +47,10 @@ def test_masks_on_the_gpu_are_those_of_the_cpu(folder):
     tokenizer = load_tokenizer(folder)
     trie = make_trie(tokenizer)
     engine = TransformersEngine.load(str(folder), "cpu", len(REQUESTS), 64, 1.0, trie)
-    ids = torch.tensor(engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS))
+    written = engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS)
+    ids = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(own) for own in written], batch_first=True, padding_value=tokenizer.eos_token_id
+    )
     ends = ids == tokenizer.eos_token_id
     mask = ends.cumsum(1) - ends.long() == 0
     found = allowed_tokens(trie, REQUESTS, ids.numpy(), mask.numpy())
