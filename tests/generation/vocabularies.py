@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from convrec.data.catalog import Item
@@ -118,11 +118,8 @@ def spanning() -> Any:
 
 @cache
 def embedded() -> Any:
-    """Return the embedded model's tokenizer, in which a title is a token, and here a year, with and without newline."""
-    tokenizer = train_tokenizer(_TEXTS, FILMS, 300)
-    years = sorted({f" ({item.year})" for item in FILMS if item.year is not None})
-    tokenizer.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
-    return tokenizer
+    """Return the embedded model's tokenizer, which has a token for each title."""
+    return train_tokenizer(_TEXTS, FILMS, 300)
 
 
 @cache

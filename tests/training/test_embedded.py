@@ -2,14 +2,13 @@ import hashlib
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import sparse
 
 from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
-from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.config.params import load_params
 from convrec.training.callbacks import read_history
@@ -24,7 +23,7 @@ from convrec.training.embedded import (
     catalog_pages,
     make_model,
     page_budget,
-    tie_titles,
+    set_title_vectors,
     train_tokenizer,
 )
 from convrec.training.launch import RETRAIN
@@ -37,6 +36,11 @@ TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 @given(st.text())
 def test_every_string_survives_a_round_trip(text):
     assert TOKENIZER.decode(TOKENIZER(text).input_ids, clean_up_tokenization_spaces=False) == text
+
+
+def test_a_list_costs_two_tokens_an_item():
+    lines = [str(item) for item in FILMS.items]
+    assert len(TOKENIZER("\n".join(lines)).input_ids) == 2 * len(lines)
 
 
 def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
@@ -132,27 +136,24 @@ def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):
     assert read_history(tmp_path / "none") == []
 
 
-def test_a_title_and_its_item_share_what_they_learn():
-    tokenizer = train_tokenizer(catalog_cards(FILMS), FILMS.items, 300)
-    model = make_model(tokenizer, 8, 8, 1, 1, 1, seed=0)
-    add_item_tokens(model, tokenizer, FILMS)
-    weight = model.get_input_embeddings().weight
-    tie_titles(model, tokenizer)
-    title, item, other, word = (tokenizer.convert_tokens_to_ids(t) for t in ("Up", "Up (2009)\n", "Her (2013)\n", "in"))
-    start = weight.detach().clone()
-    assert start[title].equal(start[item]) and not start[title].equal(start[other])
-    by_token = torch.arange(8.0).expand(4, 8) + torch.tensor([[1.0], [10.0], [100.0], [1000.0]])
-    (weight[[title, item, other, word]] * by_token).sum().backward()
-    assert weight.grad[title].equal(by_token[0] + by_token[1]) and weight.grad[item].equal(by_token[0] + by_token[1])
-    assert weight.grad[other].equal(by_token[2]) and weight.grad[word].equal(by_token[3])
-    torch.optim.AdamW(model.parameters(), lr=0.1).step()
-    assert weight[title].equal(weight[item]) and not weight[title].equal(start[title])
-
-
-def test_only_title_tokens_are_tied():
-    tokenizer = train_tokenizer(catalog_cards(FILMS), (), 1024)
-    model = make_model(tokenizer, 8, 8, 1, 1, 1, seed=0)
-    add_item_tokens(model, tokenizer, FILMS)
+@pytest.mark.parametrize("people", [1, 30])
+def test_products_of_title_vectors_are_those_of_the_best_approximation_of_the_cosines(people):
+    items = FILMS.items[:12]
+    likes = np.random.default_rng(0).random((people, 12)) < 0.4
+    likes[:, 3] = False  # nobody liked it
+    tokens = TOKENIZER.convert_tokens_to_ids([item.title for item in items])
+    model = make_model(TOKENIZER, 8, 8, 1, 1, 1, seed=0)
     before = model.get_input_embeddings().weight.detach().clone()
-    tie_titles(model, tokenizer)
-    assert model.get_input_embeddings().weight.equal(before)
+    set_title_vectors(model, TOKENIZER, items, sparse.csr_array(likes.astype(np.float32)))
+    after = model.get_input_embeddings().weight.detach()
+    changed = (after != before).any(dim=1).nonzero().flatten().tolist()
+    if people == 1:  # no two likes to compare
+        assert not changed
+        return
+    liked = [i for i in range(12) if i != 3]
+    assert changed == sorted(tokens[i] for i in liked)
+    columns = likes[:, liked] / np.linalg.norm(likes[:, liked], axis=0)
+    _, values, right = np.linalg.svd(columns)
+    expected = (right[:8].T * values[:8] ** 2) @ right[:8]
+    found = after[[tokens[i] for i in liked]].numpy()
+    np.testing.assert_allclose(found @ found.T, expected, atol=1e-5)

@@ -1,7 +1,6 @@
 """The embedded base model: a small Qwen2 with its own BPE tokenizer and chat template, built from scratch."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,8 +9,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.titles import title_and_year
-from convrec.generation.line_tokens import item_tokens
+from convrec.generation.item_tokens import co_occurrence_vectors
 
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 SPECIAL = (PAD, USER, ASSISTANT, END)
@@ -34,10 +32,12 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles of the items.
+    """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles and years of the items.
 
-    A title is then the same token wherever it is mentioned (see `tie_titles`). Titles with non-ASCII letters get no
-    token, because a byte-level decoder would read such letters as bytes. Every string survives a round trip.
+    A small model then writes an item in two tokens, and a title is the same token wherever it is mentioned.
+    Titles with non-ASCII letters get no token, because a byte-level decoder would read such letters as bytes. Each year
+    has a second token that includes the newline after it, so that a rank ends inside a token, as with `)\\n` in the
+    vocabularies of large models. Every string survives a round trip.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -58,43 +58,35 @@ def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, clean_up_tokenization_spaces=False
     )
     titles = sorted({item.title for item in items if item.title.isascii()})
+    years = sorted({f" ({item.year})" for item in items if item.year is not None})
     fast.add_tokens([AddedToken(title, single_word=True, normalized=False) for title in titles])
+    fast.add_tokens([AddedToken(year + end, normalized=False) for year in years for end in ("\n", "")])
     fast.chat_template = CHAT_TEMPLATE
     fast.padding_side = "left"
     return fast
 
 
-def tie_titles(model: Any, tokenizer: Any) -> None:
-    """Keep the embedding of each title token equal to that of its item's token while the model trains.
+def set_title_vectors(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, items: Sequence[Item], likes: sparse.csr_array
+) -> None:
+    """Set the embeddings of the title tokens from likes: dot products approximate the cosine similarity of two items.
 
-    Both rows get the sum of their gradients, so every optimizer that treats all numbers alike moves them alike: a
-    mention of an item and the item in a list then share what is learned. A title of several items has the row of the
-    last one. Nothing is tied where a tokenizer has no title tokens (pretrained models), where embeddings are frozen,
-    and under ZeRO-3, which partitions them.
+    The vectors are `co_occurrence_vectors`. Titles without a token, and items that nobody liked, keep their random
+    vectors. Items with the same title share its token; the last item sets the vector.
+
+    Shape: likes (people, C), binary.
     """
-    added = tokenizer.get_added_vocab()
-    pairs = {added.get(title_and_year(line)[0]): token for line, token in item_tokens(tokenizer).items()}
-    pairs.pop(None, None)
-    weight = model.get_input_embeddings().weight
-    if not pairs or not weight.requires_grad or hasattr(weight, "ds_id"):
-        return
-    titles, items = (torch.tensor(ids, device=weight.device) for ids in (list(pairs), list(pairs.values())))
-    weight.data[titles] = weight.data[items]
-
-    def share(gradient: torch.Tensor) -> torch.Tensor:
-        both = gradient[titles] + gradient[items]
-        shared = gradient.clone()
-        shared[titles], shared[items] = both, both
-        return shared
-
-    weight.register_hook(share)
+    embeddings = model.model.embed_tokens.weight.data
+    vectors = co_occurrence_vectors(likes, embeddings.shape[1])
+    vocabulary = tokenizer.get_vocab()
+    for item, vector in zip(items, vectors, strict=True):
+        if vector.any() and item.title in vocabulary:
+            embeddings[vocabulary[item.title]] = torch.from_numpy(vector).to(embeddings)
 
 
 def catalog_cards(catalog: Catalog) -> list[str]:
-    """Return two texts for each item: its line in a list and then its title, year and metadata, and the reverse."""
-    words = ["; ".join([item.title, *_year(item), *_values(item)]) for item in catalog.items]
-    pairs = list(zip(catalog.items, words, strict=True))
-    return [f"{item}\n{text}" for item, text in pairs] + [f"{text}\n{item}" for item, text in pairs]
+    """Return one text for each item: its line in a list, and its metadata."""
+    return [f"{item}\n{'; '.join(_values(item))}" for item in catalog.items]
 
 
 def catalog_pages(catalog: Catalog, num_pages: int, num_lines: int, seed: int) -> list[str]:
@@ -133,10 +125,6 @@ def page_budget(num_items: int) -> int:
 
 def _decade(item: Item) -> list[str]:
     return [] if item.year is None else [f"{item.year // 10 * 10}s"]
-
-
-def _year(item: Item) -> list[str]:
-    return [] if item.year is None else [str(item.year)]
 
 
 def _values(item: Item) -> list[str]:

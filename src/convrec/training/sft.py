@@ -14,7 +14,6 @@ from convrec.generation.finite import FiniteTrainer
 from convrec.training.arguments import shared_arguments, unnumber_cpu
 from convrec.training.checkpoints import CompletionCallback, has_ended, prepare_folder
 from convrec.training.cpu_head import use_cpu_head
-from convrec.training.embedded import tie_titles
 from convrec.training.padding_free import drop_padding
 from convrec.training.stopping import StopCallback, stoppable
 
@@ -70,7 +69,6 @@ def train_sft(
     unnumber_cpu(arguments)
     if arguments.device.type == "cpu":
         use_cpu_head()
-    tie_titles(model, tokenizer)
     checkpoint = prepare_folder(folder)
     stop = [StopCallback(checkpoint_step)] if checkpoint_step else []
     trainer = _Trainer(

@@ -29,6 +29,7 @@ from convrec.training.embedded import (
     catalog_pages,
     make_model,
     page_budget,
+    set_title_vectors,
     train_tokenizer,
 )
 from convrec.training.sft import train_sft
@@ -51,8 +52,11 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     )
     model = make_model(tokenizer, seed=common.seed, **sizes)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
+    likes = Likes.of(read_rows(paths.split("train")), catalog).matrix
+    if config.co_occurrence:
+        set_title_vectors(model, tokenizer, catalog.items, likes)
     if common.item_tokens:
-        add_item_tokens(model, tokenizer, catalog, Likes.of(read_rows(paths.split("train")), catalog).matrix)
+        add_item_tokens(model, tokenizer, catalog, likes)
     num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
     pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]

@@ -18,6 +18,7 @@ class EmbeddedModel(Section):
     num_key_value_heads: int = Field(ge=1, le=1024)
     conversations: Whole = Field(ge=1)
     catalog_pages: Whole | None = Field(ge=0)
+    co_occurrence: bool
     num_train_epochs: Whole = Field(ge=0)
     learning_rate: Positive
     per_device_train_batch_size: Whole = Field(ge=1)

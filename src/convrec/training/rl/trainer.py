@@ -16,7 +16,6 @@ from trl.models.utils import unwrap_model_for_generation
 from convrec.generation.finite import FiniteTrainer
 from convrec.generation.line_tokens import item_tokens
 from convrec.generation.processors import without_adapters
-from convrec.training.embedded import tie_titles
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
 from convrec.training.rl.batches import micro_batches, trim_padding
@@ -88,7 +87,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         if disabled:
             rates = ", ".join(f"{name} = {rate}" for name, rate in sorted(disabled.items()))
             logger.info("dropout is disabled in reinforcement learning: %s", rates)
-        tie_titles(self.model, self._tokenizer)
         self._has_item_tokens = bool(item_tokens(self._tokenizer))
         counts = newline_counts(self._tokenizer)
         unnamed = self.model.config.get_text_config().vocab_size - len(counts)  # ids without a token can be sampled
