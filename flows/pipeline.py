@@ -33,7 +33,7 @@ from convrec.registry.tracking import (
     start_pipeline_run,
 )
 from convrec.registry.tracking.describe import changed_by_runs
-from convrec.registry.versions import CHAMPION, aliases_of, model_name
+from convrec.registry.versions import CHAMPION, aliases_of, model_name, require_catalog
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
@@ -97,6 +97,8 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             last = "".join(f"  {name} {value:.4g}" for name, value in figures)
             logger.info("%s %10s%s", title, duration(seconds[stage.name]), last, extra=SHOWN)
             if stage.name == "data":
+                if whole:
+                    require_catalog(paths)
                 after_data(outcome["run"])
         if whole:
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))

@@ -22,6 +22,7 @@ from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import (
     CATALOG_TAG,
+    alias_version,
     find_model,
     find_version,
     model_name,
@@ -68,16 +69,16 @@ def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float,
     """
     if not 0 < share < 1:
         raise InputError(f"--share {share:g}: give a number above 0 and below 1, so that the champion also has users")
+    found, champion = find_version(client, challenger), alias_version(CHAMPION)
+    if champion is not None and found.tags.get(CATALOG_TAG) != champion.tags.get(CATALOG_TAG):
+        require_shared_items(version_catalog(found) | version_catalog(champion))  # long downloads, before the claim
     with claim(client, by) as check:
         state = read_state(client)
         if state.champion is None:
             raise InputError("there is no champion to compare with; promote a version first (docs/promotion.md)")
-        found, champion = find_version(client, challenger), find_version(client, state.champion)
         version = str(found.version)
         if version == state.champion:
             raise InputError(f"--challenger {version}: this version is the champion; give another version")
-        if found.tags.get(CATALOG_TAG) != champion.tags.get(CATALOG_TAG):
-            require_shared_items(version_catalog(found) | version_catalog(champion))
         present = read_experiment(client)
         if present is not None and present.is_running and not end_reason(present, state):
             raise InputError(

@@ -24,7 +24,7 @@ def checkpoint_digest(model: Path) -> str:
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
 
 
-def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str, str], str]:
+def describe_version(params: Params, paths: Paths, stage: str, model_name: str) -> tuple[dict[str, str], str]:
     """Return the tags of the checkpoint of a training stage, to filter versions by, and its model card as Markdown."""
     metrics, git, widest = read_evaluation(paths), git_state(), max(params.common.cutoffs)
     headline = f"ndcg_at_{widest}"
@@ -58,6 +58,7 @@ def describe_version(params: Params, paths: Paths, stage: str) -> tuple[dict[str
     )
     card = environment.get_template("model_card.md.j2").render(
         params=params,
+        model_name=model_name,
         stage=stage,
         metrics=metrics,
         parent=parent,

@@ -103,10 +103,10 @@ class RegistrySource:
         name = f"models:/{model_name()}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
             files = find_model(name, Path(folder))
-            catalog = {f"--model {name}": Catalog.read(files.catalog)}
+            catalog = {name: Catalog.read(files.catalog)}
             if self._catalog and catalog.keys() != self._catalog.keys():
                 require_shared_items(self._catalog | catalog)
             served = self._make_served(version, files)
-        self._catalog = catalog
         served.warm()
+        self._catalog = catalog
         return served

@@ -26,7 +26,7 @@ from convrec.project.config.params import Params, load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths, inside
 from convrec.registry.model_card import CHECKPOINT_TAG, GUIDANCE_TAG, MAX_DESCRIPTION, describe_version
-from convrec.registry.tracking import PARENT_TAG, connect, git_state
+from convrec.registry.tracking import PARENT_TAG, connect, data_tags, git_state
 from convrec.registry.tracking.describe import DATA_TAGS, VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
 
@@ -39,6 +39,7 @@ MODEL_VARIABLE = "CONVREC_MODEL"  # the registered model's name, where there is 
 _EARLIER_NAME = "convrec-recommender"  # of all models, in earlier releases
 CHALLENGER, CHAMPION = "challenger", "champion"
 CATALOG_TAG = DATA_TAGS[1]
+_CATALOG = "catalog.parquet"
 _MIN_SHARED = 0.1  # of the smaller of two catalogs, for a comparison of their models
 _PACKAGE = Path(__file__).parents[1]
 _REQUIRED = (  # packages of the pyfunc
@@ -147,12 +148,11 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
     _require_files(paths, stage)
-    tags, card = describe_version(params, paths, stage)
-    versions, champion = all_versions(client), alias_version(CHAMPION)
+    tags, card = describe_version(params, paths, stage, model_name())
+    versions = all_versions(client)
     if not versions and (earlier := earlier_models(model_name())):
         logger.warning("%s is a new name; %s", model_name(), earlier)
-    if champion is not None and champion.tags.get(CATALOG_TAG) not in (None, tags[CATALOG_TAG]):
-        require_shared_items({str(paths.catalog): Catalog.read(paths.catalog)} | version_catalog(champion))
+    require_catalog(paths)
     made_of = (CHECKPOINT_TAG, GUIDANCE_TAG)
     same = (one for one in versions if all(one.tags.get(name) == tags[name] for name in made_of))
     made = next(same, None) or _log_version(client, experiment, params, paths, stage, parent_run, tags, card)
@@ -209,6 +209,14 @@ def _log_version(
         return mlflow.register_model(info.model_uri, model_name(), tags=tags)  # the tags are set at creation
 
 
+def require_catalog(paths: Paths) -> None:
+    """Raise `InputError` if the champion recommends from another catalog than the project's (`require_shared_items`)."""
+    connect(paths.root)
+    champion = alias_version(CHAMPION)
+    if champion is not None and champion.tags.get(CATALOG_TAG) not in (None, data_tags(paths).get(CATALOG_TAG)):
+        require_shared_items({str(paths.catalog): Catalog.read(paths.catalog)} | version_catalog(champion))
+
+
 def _require_files(paths: Paths, stage: str) -> None:
     needed = [paths.model(stage) / "config.json", paths.results("evaluate"), paths.catalog, paths.split("test")]
     for path in needed:
@@ -225,7 +233,7 @@ def earlier_models(name: str) -> str:
         return ""
     return (
         f"the versions of earlier releases are those of {_EARLIER_NAME}: to go on with them, set "
-        f"`registry: {{model: {_EARLIER_NAME}}}` in params.yaml"
+        f"`registry: {{model: {_EARLIER_NAME}}}` in params.yaml, or {MODEL_VARIABLE} where it is set"
     )
 
 
@@ -247,15 +255,16 @@ def require_shared_items(catalogs: Mapping[str, Catalog]) -> None:
         raise InputError(
             f"{one} ({len(own):,} items, as {own.items[0]}) and {other} ({len(others):,} items, as {others.items[0]}) "
             f"recommend from different catalogs: they share {shared} items, and cannot be compared; name the "
-            "model of each project in its params.yaml (registry.model)"
+            f"model of each project in its params.yaml (registry.model), or in {MODEL_VARIABLE} where it is set"
         )
 
 
 def version_catalog(version: ModelVersion) -> dict[str, Catalog]:
     """Return the catalog of a version, by its name, for `require_shared_items`."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = download_version(f"models:/{version.name}/{version.version}", Path(folder))
-        return {f"version {version.version} of {version.name}": Catalog.read(files.catalog)}
+    uri = f"models:/{version.name}/{version.version}"
+    with tempfile.TemporaryDirectory() as folder, _reading(uri):
+        file = mlflow.artifacts.download_artifacts(f"{uri}/artifacts/{_CATALOG}", dst_path=folder)
+        return {f"version {version.version} of {version.name}": Catalog.read(Path(file))}
 
 
 def _require(alias: str, name: str | None = None) -> ModelVersion:

@@ -168,4 +168,4 @@ def test_the_pipeline_runs_on_a_sample(tmp_path):
     assert "0.1586" in shown and "Amazon Industrial, MiniOneRec's test split" in shown
     figures = json.loads((project / "results" / "evaluate.json").read_text())
     assert figures["sasrec"]["hit_rate_at_10"] > figures["popularity"]["hit_rate_at_10"] > 0
-    assert figures["rank_grpo_constrained"]["in_catalog"] == 1 and "sasrec" in figures["baselines"]
+    assert figures["rank_grpo"]["in_catalog"] == 1 and "sasrec" in figures["baselines"]

@@ -82,7 +82,7 @@ def _movielens(path: Path) -> list[Row]:
 
 def _info(path: Path) -> list[Row]:
     """Return the items of MiniOneRec's `info` file."""
-    rows = []
+    rows: list[Row] = []
     for place, line in numbered_lines(path):
         fields = decode(line).rstrip("\r\n").split("\t")
         if len(fields) != 3:

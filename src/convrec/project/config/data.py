@@ -96,7 +96,7 @@ class Data(Section):
     @property
     def is_ordered(self) -> bool:
         """Whether all sources name what people liked in order of time."""
-        return set(self.sources) <= {"interactions", "amazon", "feedback"}
+        return set(self.sources) <= {"interactions", "amazon"}
 
     def split_days(self) -> list[datetime.date]:
         """Return the days at whose beginning a split begins or ends; an empty list without periods."""

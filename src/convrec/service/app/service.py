@@ -166,8 +166,9 @@ class Service:
         try:
             answered = await ask(model)
         except BaseException as error:  # also cancelled: too late, or the client has left
-            is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
+            is_wrong = isinstance(error, InputError) and await self._is_wrong(question, roles)
             if not is_wrong:
+                self.metrics.experiment_answers.labels(arm).inc()
                 await asyncio.to_thread(self._record_lost, began, question.user_id, experiment.id, arm)
             if arm == CHAMPION or not isinstance(error, Exception):
                 raise
@@ -187,6 +188,8 @@ class Service:
             except InputError as error:
                 if isinstance(error, NothingLeft) and question.or_fewer:
                     return False
+            except Exception:  # it fails, which counts in its own arm
+                return False
         return True
 
     def _record_lost(self, began: datetime, user_id: str | None, experiment: str, arm: str) -> None:
