@@ -48,6 +48,7 @@ def marker(tmp_path, monkeypatch) -> Path:
 )
 def test_a_model_of_foreign_code_is_refused(tmp_path, marker, load):
     folder = save_model_with_code(tmp_path / "model", marker)
+    CATALOG.to_frame().to_parquet(tmp_path / "catalog.parquet")
     with pytest.raises(InputError, match=f"model: it needs the code in its repository.*{PARAMETER}"):
         load(folder)
     assert not marker.exists()
@@ -65,13 +66,14 @@ def test_a_tokenizer_loads_without_the_code_that_lies_beside_it(tmp_path, marker
 def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp_path, marker, monkeypatch):
     folder = save_model_with_code(tmp_path / "model", marker)
     monkeypatch.chdir(tmp_path)
-    config = load_params(Path(__file__).parents[2] / "params.yaml").base_model.model_copy(update={"name": str(folder)})
+    params = load_params(Path(__file__).parents[2] / "params.yaml")
+    config = params.base_model.model_copy(update={"name": str(folder)})
     assert not config.trust_remote_code
     with pytest.raises(InputError, match=PARAMETER):
-        base_model._copy_pretrained(config, Paths())
+        base_model._copy_pretrained(params.model_copy(update={"base_model": config}), Paths())
     assert not marker.exists() and not Path("models").exists()
     trusting = config.model_copy(update={"trust_remote_code": True})
-    base_model._copy_pretrained(trusting, Paths())
+    base_model._copy_pretrained(params.model_copy(update={"base_model": trusting}), Paths())
     assert marker.exists()
     marker.unlink()
     with pytest.raises(InputError, match=PARAMETER):

@@ -210,7 +210,7 @@ def _log_version(
 
 
 def require_catalog(paths: Paths) -> None:
-    """Raise `InputError` if the champion recommends from another catalog than the project's (`require_shared_items`)."""
+    """Raise `InputError` if the champion recommends from another catalog than the project (`require_shared_items`)."""
     connect(paths.root)
     champion = alias_version(CHAMPION)
     if champion is not None and champion.tags.get(CATALOG_TAG) not in (None, data_tags(paths).get(CATALOG_TAG)):

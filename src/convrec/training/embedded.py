@@ -79,8 +79,9 @@ def set_title_vectors(
     embeddings = model.model.embed_tokens.weight.data
     vectors = co_occurrence_vectors(likes, embeddings.shape[1])
     vocabulary = tokenizer.get_vocab()
-    for item, vector in zip(items, vectors, strict=True):
-        if vector.any() and item.title in vocabulary:
+    liked = np.asarray(likes.sum(axis=0)).ravel() > 0
+    for item, is_liked, vector in zip(items, liked, vectors, strict=True):
+        if is_liked and vector.any() and item.title in vocabulary:
             embeddings[vocabulary[item.title]] = torch.from_numpy(vector).to(embeddings)
 
 

@@ -234,8 +234,10 @@ def find_start(params: Params, paths: Paths) -> str:
 
 def _with_new_items(model: str, catalog_file: Path, trust_remote_code: bool) -> str:
     """Return the model, or the folder of a copy with tokens for items of the catalog that are new to it."""
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code) if Path(model).is_dir() else None
-    if tokenizer is None or not item_tokens(tokenizer) or not keep_up(tokenizer, catalog := Catalog.read(catalog_file)):
+    if not (Path(model).is_dir() and catalog_file.is_file()):  # a name on the hub; before the stage `data`
+        return model
+    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
+    if not item_tokens(tokenizer) or not keep_up(tokenizer, catalog := Catalog.read(catalog_file)):
         return model
     folder = CHECKPOINTS / "starts" / fingerprint({"model": model}, [*model_files(Path(model)), catalog_file])
     with PartialState().main_process_first():
