@@ -9,8 +9,9 @@ token. Titles consist of invented words with frequencies by Zipf's law. Times ar
 for scores that are random numbers; guided lists have weights of 200 random items each. Limits: guided at most twice the
 time of the constraint alone; for a million items, 60 s to build the trie and 1 GiB for trie and state.
 
-For catalogs of up to 100,000 items, an embedded-size model of random weights also writes the lists, with the embedded
-profile's repetition penalty, and the same number of tokens without the constraint. Limit: 5 % of the generation time.
+For catalogs of up to 100,000 items, a model of random weights, as large as the embedded one, also writes the lists,
+with the embedded profile's repetition penalty, and the same number of tokens without the constraint. Limit: 5 % of the
+generation time.
 """
 
 import argparse

@@ -71,6 +71,17 @@ def test_greedy_lists_are_those_of_generate(small):
     assert write_lists(small.model, prompts, small.trie, requests, penalty=PENALTY) == expected
 
 
+def test_a_jump_may_be_longer_than_the_prompt():
+    """The widest pass reads more tokens than the prompt and the list have, rounded up."""
+    tokenizer = TOKENIZERS["byte_level"]()
+    long = "Alien " + "or how a very long title begins, goes on, and comes to its end " * 2
+    lines = [f"{long}(1979)", f"{long}again (1979)"]
+    trie = CatalogTrie.build(lines, tokenizer)
+    model = make_model(tokenizer, **sizes(heads=2), seed=0).double().eval()
+    (written,) = write_lists(model, [tokenizer("a").input_ids], trie, [ListRequest(1)])
+    assert tokenizer.decode(written[:-1]) in lines
+
+
 def test_sampled_lists_have_the_distribution_of_generate(small):
     number = 3000
     torch.manual_seed(0)

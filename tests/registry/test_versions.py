@@ -144,7 +144,7 @@ def test_models_of_other_catalogs_are_not_shown_beside_each_other(tmp_path, monk
     monkeypatch.setattr(recommenders, "find_model", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
     source = recommenders.RegistrySource("one", "other", lambda *_: SimpleNamespace(warm=lambda: None))
     source.load("one")
-    with pytest.raises(InputError, match=r"--model one \(9 items, as Film 0 .*--model other \(9 items, as Game 0"):
+    with pytest.raises(InputError, match=r"^one \(9 items, as Film 0 .* and other \(9 items, as Game 0"):
         source.load("other")
 
 

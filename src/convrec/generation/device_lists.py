@@ -19,6 +19,7 @@ from transformers.masking_utils import sdpa_mask
 from convrec.generation.device_state import DeviceState
 from convrec.generation.full_attention import SDPA, text_config
 from convrec.generation.trie import DONE
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +119,14 @@ class _Graphs:
     def _capture(self, width: int) -> torch.cuda.CUDAGraph | None:
         """Return the graph, which has not run; None, and no more graphs, if the model waits for the device."""
         graph, known = torch.cuda.CUDAGraph(), next(filter(None, self._graphs.values()), None)
+        stream = torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=None if known is None else known.pool()):
                 self._run(width)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
+            torch.cuda.set_stream(stream)  # a capture that fails stays on its own
             logger.warning("lists are decoded without CUDA graphs: %s", str(error).split("\n", 1)[0])
             self._is_on = False
             return None
@@ -183,6 +188,10 @@ def write_on_device(
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
+        if logits.shape[1] < state.vocab_size:
+            raise InputError(
+                f"vocabulary of {logits.shape[1]} tokens: the catalog needs {state.vocab_size}; take its model"
+            )
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         scores = scores if penalize is None else penalize(text, scores)
         new_begins, new_lengths = state.jump(state.choose(scores, temperature))
@@ -196,7 +205,7 @@ def write_on_device(
     width, number_left = 1, number
     with _grouped_heads(model):
         while number_left:
-            run(_LEAST * 2 ** max(0, (width - 1) // _LEAST).bit_length())
+            run(min(size, _LEAST * 2 ** max(0, (width - 1) // _LEAST).bit_length()))
             width, number_left = left.tolist()  # the one wait of a pass
     place(width)
     written = text.tolist()

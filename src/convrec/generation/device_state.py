@@ -11,7 +11,7 @@ import torch
 
 from convrec.generation.trie import DONE, NUM_ROOTS, TOKEN, CatalogTrie, ListRequest
 
-_LARGEST = 2**26  # numbers in a tensor of the state
+_LARGEST = 2**24  # numbers in a tensor of the state
 
 
 class DeviceState:
@@ -40,6 +40,7 @@ class DeviceState:
         self._next = tensor(np.where(last[ends], DONE, ends + NUM_ROOTS))
         self._leaves = tensor(np.concatenate([trie.leaves, np.full_like(trie.leaves[:1], num_leaves)]))
         self._roots = tensor(trie.roots[1])
+        self.vocab_size = trie.vocab_size
         self._num_items, self._num_leaves, self._last_edge = trie.num_items, num_leaves, num_edges - 1
         self._slots = torch.arange(int(np.diff(trie.pointers).max()), device=device)
         length = np.array([request.length for request in requests])
@@ -56,7 +57,8 @@ class DeviceState:
     @staticmethod
     def fits(trie: CatalogTrie, requests: Sequence[ListRequest]) -> bool:
         """Return whether the tensors of these lists are of a reasonable size."""
-        most = max(len(trie.closed(request)) for request in distinct(requests)) * trie.leaves.shape[1]
+        numbers = (len(trie.closed(own)) + own.length + len(own.log_weights) for own in distinct(requests))
+        most = max(numbers) * trie.leaves.shape[1]
         return len(requests) * max(most, int(np.diff(trie.pointers).max())) <= _LARGEST
 
     def choose(self, scores: torch.Tensor, temperature: float | None = None) -> torch.Tensor:

@@ -8,6 +8,7 @@ token by token. Related: the compressed automata of SGLang (Zheng et al., arXiv 
 
 import inspect
 from collections.abc import Sequence
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,9 @@ def write_lists(
     if _is_device(model.device) and len(cache) and can_place(model) and DeviceState.fits(trie, requests):
         state_there = DeviceState(trie, requests, model.device)
         longest = trie.longest(max(request.length for request in requests))
-        how: dict[str, Any] = {"penalty": penalty, "temperature": temperature, "use_graphs": ids.is_cuda}
+        # A capture bears no other work of the process on the GPU, as in a service; adapters of tokens wait for it.
+        use_graphs = ids.is_cuda and current_thread() is main_thread() and not hasattr(model, "peft_config")
+        how: dict[str, Any] = {"penalty": penalty, "temperature": temperature, "use_graphs": use_graphs}
         return write_on_device(model, ids, mask, rows, cache, state_there, longest, **how)
     cache.batch_select_indices(rows)
     ids, mask = ids[rows], mask[rows]

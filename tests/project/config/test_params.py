@@ -174,7 +174,8 @@ def test_the_instruction_is_in_the_domain_s_words():
     ("sources", "ordered"),
     [
         ("interactions", True),
-        (["interactions", "feedback"], True),
+        ("amazon", True),
+        (["interactions", "feedback"], False),
         ("synthetic", False),
         (["synthetic", "feedback"], False),
         ("redial", False),

@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
 from convrec.generation.item_tokens import MOST_ITEM_TOKENS, add_item_tokens
-from convrec.generation.line_tokens import closed
+from convrec.generation.line_tokens import closed, item_tokens
 from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie
@@ -114,7 +114,7 @@ def _copy_pretrained(params: Params, paths: Paths) -> None:
     model = load_model(config.name, dtype=getattr(torch, config.dtype), **chosen)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if params.common.item_tokens:
+    if params.common.item_tokens or item_tokens(tokenizer):
         catalog = Catalog.read(paths.catalog)
         likes = Likes.of(read_rows(paths.split("train")), catalog)
         logger.info("%d item tokens", add_item_tokens(model, tokenizer, catalog, likes.matrix))

@@ -166,7 +166,7 @@ class Service:
         try:
             answered = await ask(model)
         except BaseException as error:  # also cancelled: too late, or the client has left
-            is_wrong = isinstance(error, InputError) and await self._is_wrong(question, roles)
+            is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
             if not is_wrong:
                 self.metrics.experiment_answers.labels(arm).inc()
                 await asyncio.to_thread(self._record_lost, began, question.user_id, experiment.id, arm)

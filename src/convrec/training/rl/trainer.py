@@ -125,7 +125,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             aggregation=args.aggregation,
             max_completion_length=args.max_completion_length,
             overflow_advantage=args.overflow_penalty if args.by_rank else 0.0,
-            eos_in_rank=args.algorithm == "rank_grpo_public",
+            eos_in_rank=args.algorithm == "rank_grpo_public" and not self._has_item_tokens,
             vllm_importance_sampling_clip_max=math.inf if cap is None else cap,
         )
 
