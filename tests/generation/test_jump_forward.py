@@ -78,7 +78,7 @@ def test_a_jump_may_be_longer_than_the_prompt():
     lines = [f"{long}(1979)", f"{long}again (1979)"]
     trie = CatalogTrie.build(lines, tokenizer)
     model = make_model(tokenizer, **sizes(heads=2), seed=0).double().eval()
-    (written,) = write_lists(model, [tokenizer("a").input_ids], trie, [ListRequest(1)])
+    (written,) = write_lists(model, [tokenizer("a film").input_ids], trie, [ListRequest(1)])
     assert tokenizer.decode(written[:-1]) in lines
 
 
