@@ -74,7 +74,7 @@ def test_greedy_lists_are_those_of_generate(small):
 def test_a_jump_may_be_longer_than_the_prompt():
     """The widest pass reads more tokens than the prompt and the list have, rounded up."""
     tokenizer = TOKENIZERS["byte_level"]()
-    long = "Alien " + "or how a very long title begins, goes on, and comes to its end " * 2
+    long = "Alien " + "or how a very long title begins, goes on, and comes to its end " * 3
     lines = [f"{long}(1979)", f"{long}again (1979)"]
     trie = CatalogTrie.build(lines, tokenizer)
     model = make_model(tokenizer, **sizes(heads=2), seed=0).double().eval()
