@@ -174,7 +174,6 @@ def test_the_instruction_is_in_the_domain_s_words():
     ("sources", "ordered"),
     [
         ("interactions", True),
-        ("amazon", True),
         (["interactions", "feedback"], False),
         ("synthetic", False),
         (["synthetic", "feedback"], False),
