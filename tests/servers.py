@@ -90,6 +90,7 @@ class Servers:
 
     def _here(self, service: str, value: str) -> str:
         known = {**self.secrets, **{f"{name.upper()}_PORT": str(port) for name, port in self.ports.items()}}
+        value = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: known.get(found[1], found[2]), value)
         value = re.sub(r"\$\{(\w+):[^}]*\}", lambda found: known[found[1]], value)
         value = re.sub(rf"\b({'|'.join(PORTS)}):\d+", lambda found: f"{HOST}:{self.ports[found[1]]}", value)
         value = value.replace("/project", str(self.repository)) if value.startswith("/project") else value
