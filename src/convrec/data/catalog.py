@@ -28,6 +28,7 @@ from convrec.project.errors import InputError
 
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
+LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
 YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")
 
 
@@ -56,6 +57,16 @@ class Item:
     def text(self) -> str:
         """Return title, year and metadata as one text, the input of the embedders."""
         return ". ".join([str(self), *(value for value in self.metadata.values() if value)])
+
+
+def short_values(item: Item) -> dict[str, list[str]]:
+    """Return the values of each metadata field that lists short values, such as genres; prose fields are left out."""
+    fields = {name: [part.strip() for part in text.split(",") if part.strip()] for name, text in item.metadata.items()}
+    return {
+        name: values
+        for name, values in fields.items()
+        if values and all(len(value.split()) <= LONGEST_VALUE for value in values)
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class Mentions:
 
     def titles(self, texts: Iterable[str]) -> list[str]:
         """Return the titles that the texts name, each once, in order."""
-        return list(dict.fromkeys(title for text in texts for title in self._titles_of(text)))
+        places = (self.places(normalise_unicode("NFC", text)) for text in texts)
+        return list(dict.fromkeys(title for own in places for *_, title in own))
 
     def of_messages(self, messages: Iterable[Mapping[str, str]]) -> list[str]:
         """Return the titles that a conversation names, sorted; its system messages do not count."""
@@ -88,15 +89,15 @@ class Mentions:
             if found:
                 yield found
 
-    def _titles_of(self, text: str) -> list[str]:
-        text = normalise_unicode("NFC", text)
-        named, others, end = [], [], 0  # the titles of scripts without spaces, and the text between them
+    def places(self, text: str) -> list[tuple[int, int, str]]:
+        """Return the start, the end and the title of each that a text in composed Unicode names, in order."""
+        named, others, last = [], [], 0  # the titles of scripts without spaces, and the text between them
         for place in self._unspaced.places(text):
             if place.is_word or _is_marked(text, place.start, place.end):
-                named.append((place.start, place.title))
-                others += [text[end : place.start], " " * (place.end - place.start)]
-                end = place.end
-        found = list(_WORD.finditer(without_runs("".join([*others, text[end:]]))))
+                named.append((place.start, place.end, place.title))
+                others += [text[last : place.start], " " * (place.end - place.start)]
+                last = place.end
+        found = list(_WORD.finditer(without_runs("".join([*others, text[last:]]))))
         words = [_plain(match.group()) for match in found]
         at = 0
         while at < len(words):
@@ -106,9 +107,11 @@ class Mentions:
                 same = [spelling for spelling in spellings if _is_named(text, matches, spelling)]
                 if same:
                     break
-            named += [(found[at].start(), title) for title in _as_written(same, text, found[at].start())]
-            at += len(same[0].words) if same else 1
-        return [title for _, title in sorted(named, key=itemgetter(0))]
+            size = len(same[0].words) if same else 1
+            start, end = found[at].start(), found[at + size - 1].end()
+            named += [(start, end, title) for title in _as_written(same, text, start)]
+            at += size
+        return sorted(named, key=itemgetter(0))
 
 
 def _as_written(same: list[_Spelling], text: str, start: int) -> list[str]:

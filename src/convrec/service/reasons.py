@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog, Item, short_values
 from convrec.data.mentions import Mentions
 from convrec.data.titles import fold
 from convrec.data.unspaced import without_runs
 
-_LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason
 _MAX_NAMED = 2  # named items that an item is compared with
@@ -17,16 +16,6 @@ _MAX_READ = 10_000  # last characters of what a user wrote, in which shared word
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
 _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
-
-
-def short_values(item: Item) -> dict[str, list[str]]:
-    """Return the values of each metadata field that lists short values, such as genres; prose fields are left out."""
-    fields = {name: [part.strip() for part in text.split(",") if part.strip()] for name, text in item.metadata.items()}
-    return {
-        name: values
-        for name, values in fields.items()
-        if values and all(len(value.split()) <= _LONGEST_VALUE for value in values)
-    }
 
 
 def genres_of(item: Item) -> list[str]:
@@ -38,7 +27,7 @@ def genres_of(item: Item) -> list[str]:
 class Reasons:
     """Finds who liked the items of a catalog, and what they share with the titles and words of a conversation.
 
-    A reason states a fact and no preference: a title or a genre that the user dislikes is also named.
+    A reason states a fact and no preference.
     """
 
     def __init__(self, catalog: Catalog, mentions: Mentions):
@@ -50,19 +39,25 @@ class Reasons:
         return [self._catalog.items[index] for index in dict.fromkeys(indices)]
 
     def of(
-        self, items: Sequence[Item], messages: Sequence[Mapping[str, str]], likers: Mapping[int, int]
+        self,
+        items: Sequence[Item],
+        messages: Sequence[Mapping[str, str]],
+        likers: Mapping[int, int],
+        against: Collection[str] = (),
     ) -> list[list[str]]:
         """Return the reasons for each item, in sentences without a full stop; none where there is none.
 
-        `likers` says how many people with similar requests liked an item, by its index in the catalog.
+        `likers` says how many people with similar requests liked an item, by its index in the catalog. `against` has
+        the folded values and titles that the user speaks against; no reason names them.
         """
         text = "\n".join(message["content"] for message in messages if message["role"] == "user")[-_MAX_READ:]
         named, words = self.named_items([text]), fold(text)
+        named = [item for item in named if fold(item.title) not in against]
         decades = {_first_year(*match) for match in _DECADE.findall(words)}
         indices = self._catalog.indices_of_lines(map(str, items))
         people = [likers.get(-1 if index is None else index) for index in indices]
         return [
-            [*_liked(number), *_mentioned(item, words, decades), *_shared(item, named)]
+            [*_liked(number), *_mentioned(item, words, decades, against), *_shared(item, named, against)]
             for item, number in zip(items, people, strict=True)
         ]
 
@@ -97,8 +92,9 @@ def _liked(number: int | None) -> list[str]:
     return [] if number is None else [f"Liked by {number:,} people who asked for something like this"]
 
 
-def _mentioned(item: Item, words: str, decades: set[int]) -> list[str]:
-    values = [value for own in short_values(item).values() for value in own if _occurs(value, words)]
+def _mentioned(item: Item, words: str, decades: set[int], against: Collection[str]) -> list[str]:
+    values = [value for own in short_values(item).values() for value in own if fold(value) not in against]
+    values = [value for value in values if _occurs(value, words)]
     if item.year is not None and item.year // 10 * 10 in decades:
         values.append(f"the {item.year // 10 * 10}s")
     return [f"You mentioned {_joined(dict.fromkeys(values))}"] if values else []
@@ -113,12 +109,12 @@ def _occurs(value: str, words: str) -> bool:
     return re.search(rf"(?<!\w){stem}(?:e?s)?(?!\w)", words) is not None
 
 
-def _shared(item: Item, named: Iterable[Item]) -> list[str]:
+def _shared(item: Item, named: Iterable[Item], against: Collection[str]) -> list[str]:
     own, found = short_values(item), []
     for other in named:
         theirs = short_values(other)
         same = {
-            name: [value for value in values if value in theirs.get(name, ())]
+            name: [value for value in values if value in theirs.get(name, ()) and fold(value) not in against]
             for name, values in own.items()
             if other is not item
         }

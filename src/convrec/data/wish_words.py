@@ -1,0 +1,239 @@
+"""The words and patterns by which wishes are read from marked text (see `wishes`)."""
+
+import re
+
+# Other words for values. Where no value of the catalog answers to any of a line, its words are not understood.
+ALSO = """
+horror scary creepy slasher|comedy funny humorous|romance romantic rom-com romcom love-story|
+sci-fi science-fiction scifi
+animation animated anime cartoon|documentary|musical|biography biopic biographical|family kids kid children|
+history historical
+thriller|war|crime|western|superhero super-hero|zombies zombie|vampires|noir|gore gory blood bloody splatter|
+violence violent
+nudity sex sex-scenes|subtitles subtitled dubbed|sequel remake reboot franchise prequel|jump-scares jumpscare|
+sad-ending
+french fr|spanish es|german de|italian it|korean ko|japanese ja|hindi hi|chinese zh|swedish sv|danish da|norwegian no
+russian ru|polish pl|portuguese pt|turkish tr|british|african|foreign|black-and-white
+"""
+CODE = 2  # letters of a code of a language, which columns have and people do not write
+FIRST_ASKED = "french"  # from here on, also what is asked for is told as not understood
+NUMBERS = {"a": 1, "an": 1} | {
+    word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight"], 1)
+}
+DECADES = ["twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties", "nineties"]
+
+# The marked text: <v3> are values, <t3> is a title, <y1990-1999> are years, <n120:min> is an amount, <q> a quotation.
+NOUN = (
+    "(?:movie|film|flick|picture|title|stuff|one|thing|show|book|game|song|album|genre|section|shelf|element|"
+    "scene|theme|"
+    "content|vibe|category|plot|material|type|kind)s?"
+)
+_FILLER = (
+    "(?:a|an|any|the|all|more|another|other|those|these|such|this|(?:kind|sort|type)s? of|anything|something|"
+    "with|about|from|in|of|"
+    "on|involving|featuring|starring|by|directed|related to|to do with|having|that's|that is|that are|watching|"
+    "seeing|to see|"
+    f"to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|remotely|even|yet|please|{NOUN})"
+)
+THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
+_OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
+LIST = re.compile(rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:{_OR}{THING})*)")
+_ADV = (
+    "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
+    "totally |ever |"
+    "generally |necessarily )*"
+)
+_NEG = (
+    "(?:do not|don't|dont|does not|doesn't|did not|didn't|didnt|would not|wouldn't|won't|will not|cannot|can not|"
+    "can't|cant|"
+    "couldn't|could not|never)"
+)
+_NOT = "(?:not|isn't|aren't|ain't|wasn't)"
+_AGAINST = rf"""
+(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno|\bwithout|\bnothing|
+\bnone|
+\b{_NEG} {_ADV}(?:want|wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|
+fancy|stand|
+bear|handle|deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|
+\b(?:hates?|hated|dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|
+stay away from|
+keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|
+\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|
+we're over|had my fill of)|
+\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+(?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|
+\b(?:except|except for|other than|apart from|aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|
+(?<!why )(?<!if )(?<!or )\b{_NOT}(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|
+fans? of|
+looking for|after|up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
+"""
+_AGAINST_BEHIND = r"""
+(?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out|off limits|off the table|(?:isn't |aren't |
+wasn't |weren't |not )
+(?:really )?(?:for me|for us|my thing|my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|
+don't|does not|do not)
+ (?:work for|do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me sick|
+puts? me to sleep)\b|[- ]free\b
+"""
+_DOUBTFUL = rf"""
+\b(?:{_NOT}|nothing|no|without being|{_NEG} want(?: it| anything)?)(?: be| to be)? (?:too|so|very|overly|super|
+particularly|
+terribly|all that|extremely|quite|especially)|\b(?:less|not a lot of|not much|not many|fewer|not so much|light on|
+low on|easy on|
+not sure about|not sure i want|(?<!seen )(?<!had )(?<!watched )too (?:much|many))|\b(?:maybe|perhaps|probably|ideally|
+preferably|if possible|
+hopefully),?
+ (?:i'd |we'd )?(?:no|not|skip|nothing|without|avoid)
+"""
+_AGAIN = rf"""
+\b{_NEG} mind|\b(?:ok|okay|fine|cool|good|alright) with|\b(?:open to|no problem with|nothing against|bring back|
+add back|allow|
+(?<!n't )(?<!not )include|back to|put back|changed my mind (?:about|on)|(?:{_NEG}|{_NOT}) {_ADV}(?:hate|dislike|
+opposed to|against)|
+never mind about|
+forget what i said about)
+"""
+_AGAIN_BEHIND = r"""
+(?: (?:is|are|would be|sounds?|might be|can be|could be|works?)|'s)(?: actually| totally| also| now| perfectly|
+ really| just| all)*
+ (?:fine|ok|okay|good|great|cool|alright|all right|welcome|allowed|back|acceptable|nice|for me)\b| after all\b
+"""
+_ONLY = r"""
+(?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
+nothing other than)
+"""
+_ASKED = r"""
+\b(?:want|wants|wanna|likes?|loves?|loved|enjoy|need|prefer|give|show|recommend|suggest|looking for|mood for|craving|
+fans? of|into|
+how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|perhaps|but|
+(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actually|ok|okay|well|hmm|yes|sure|then)\W+)*
+"""
+TURNED = re.compile(
+    rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) {_ADV}|\bthe )$"
+)  # before a decisive word: "don't hate", "why not"
+END = re.compile(
+    r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|this time|for|again|anymore|"
+    r"any more|whatsoever|but|and|or|because|since|as|i|i'm|i'd|we|just|only|either|now|ever|then|ok|okay|lately|so|"
+    r"nor|right now|instead|rather|yet|suggestions|recommendations|in it|in there|any (?:ideas|tips|other|good|recs)|"
+    r"what|surprise me|how|which|can you|could you|got any)\b)"
+)
+ATTACHED = re.compile(
+    r"\s*(?:(?:unless|like|with|without|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
+    r"set)\b|in\b(?! (?:it|there)\b)|<y)"
+)
+_YEAR = r"(?:(?:the|year|years|early|mid|late)[\s-]+)*<y\d+-\d+>"
+_MADE = (
+    "(?:(?:that's|that is|that was|which is|it|anything|something|to be|be|made|released|movies|films|are|is|was|"
+    "were|from|comes?|came|"
+    "out|any|much|want|like|need|watch|see|show me|give me|recommend|older than|longer than) )*"
+)
+_NOR = rf"(?P<nor>\b(?:no|not|nothing|none|{_NEG}) {_MADE})?"
+_NOT_YEARS = (
+    rf"\b(?:no|not|nothing|none|without|avoid|skip|anything but|except|tired of|sick of|enough of|"
+    rf"hate) (?:{_FILLER} )*"
+)
+LIMITS = [  # kind, and the words
+    ("in",
+     rf"\b(?:between|from) (?:about )?(?P<a>{_YEAR})\s*(?:and|or|to|until|till|through|up to|-|–|"
+     rf"&)\s*(?P<b>{_YEAR})"),
+    ("in", r"(?P<a><y\d+-\d+>)\s*(?:to|-|–|through)\s*(?P<b><y\d+-\d+>)"),
+    ("since",
+     rf"\b(?:since|from|starting(?: from| in)?) (?P<b>{_YEAR})\s*(?:on|onwards?|(?:and|or) (?:later|newer|"
+     rf"up)|upwards?|\+)"),
+    ("since", rf"(?P<b>{_YEAR})\s*(?:\+|(?:or|and) (?:newer|later|up|above|more recent|onwards?)\b|onwards?\b)"),
+    ("until", rf"(?P<b>{_YEAR})\s*(?:or|and) (?:older|earlier|before)\b"),
+    ("until",
+     rf"\b(?:no|not) (?:later|newer|more recent) than (?P<b>{_YEAR})|\b(?:until|till|up to|"
+     rf"up until) (?P<c>{_YEAR})"),
+    ("since", rf"\b(?:no|not) (?:older|earlier) than (?P<b>{_YEAR})"),
+    ("before", rf"{_NOR}\b(?:before|prior to|older than|earlier than|pre)[\s-]+(?P<b>{_YEAR})"),
+    ("after",
+     rf"{_NOR}\b(?:after|newer than|later than|more recent than|younger than|post|past)[\s-]+(?P<b>{_YEAR})"),
+    ("since", rf"{_NOR}\bsince (?P<b>{_YEAR})"),
+    ("not", rf"{_NOT_YEARS}(?P<b><y\d+-\d+>)(?: {NOUN})?"),
+    ("in", rf"\b(?:from|made in|released in|out of|shot in|produced in) (?P<b>{_YEAR})(?: {NOUN})?"),
+    ("in", rf"(?P<b><y\d+-\d+>) (?:<v\d+>\s?)*{NOUN}\b"),
+    ("in", r"\b(?:a|an|any|some|good|great) (?P<b><y\d+-\d+>) <v\d+>"),
+    ("in", rf"(?:<v\d+> of|{NOUN} (?:of|in)) (?P<b>{_YEAR})"),
+    ("in",
+     r"^\W*(?:(?:only|actually|ok|okay|no|just|then|hmm|in|the)\W+)*(?P<b><y\d+-\d+>)(?: please| only|"
+     r" then)?\W*$"),
+]  # fmt: skip
+_MOST = (
+    "(?:shorter than|less than|fewer than|under|below|at most|a maximum of|max|maximum|up to|within|"
+    "no longer than|not longer than|"
+    "no more than|not more than|not over)"
+)
+_LEAST = (
+    "(?:longer than|more than|over|above|at least|a minimum of|min|minimum|no shorter than|not shorter than|"
+    "no less than)"
+)
+AMOUNTS = [
+    ("most",
+     rf"{_NOR}\b{_MOST} (?P<n><n[\d.]+:\w+>)|(?P<m><n[\d.]+:\w+>) (?:or (?:less|shorter|under|fewer)|max|"
+     rf"maximum|tops|at most)\b"),
+    ("least",
+     rf"{_NOR}\b{_LEAST} (?P<n><n[\d.]+:\w+>)|(?P<m><n[\d.]+:\w+>) (?:or (?:more|longer|over)|min|minimum|"
+     rf"at least|plus)\b"),
+]  # fmt: skip
+LOOSE = re.compile(
+    r"\b(?:ideally|preferably|prefer|preferred|maybe|perhaps|possibly|around|about|circa|roughly|"
+    r"like (?:the )?(?=<y)|similar|"
+    r"feel|style|vibes?|inspired|or so|"
+    r"if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
+)
+NO_LIMIT = re.compile(  # years of something else than the items
+    r"\b(?:born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
+    r"lived|living|theatres?|"
+    r"theaters?|cinemas?|soundtracks?|music|set in|takes? place|set during|about the)\b"
+)
+RESET = re.compile(
+    r"\b(?:start over|start again|forget (?:it|that|all that|everything)|something (?:else|completely different|"
+    r"different)|"
+    r"changed my mind(?! about| on)|on second thought)\b"
+)
+# What is compared with a title that was named, or with nothing.
+RELATIVE = re.compile(
+    rf"\b(?:(?:something|anything|ones?|{NOUN})(?: a bit| a little| much| even| that's| that is)* "
+    r"(?P<word>newer|older|more recent|shorter|longer)(?: than (?P<title><t\d+>|that|those|it|this))?\b(?! than)|"
+    r"(?P<other>newer|older|more recent|shorter|longer) "
+    rf"(?:than (?P<than><t\d+>|that|those|it|this)|{NOUN}\b(?! than)))"
+)
+THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:those|these)\b")
+AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
+NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: [A-Z][\w'’.-]+){2,3})")
+TITLE_CASE = re.compile(
+    r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"
+    r"(?: (?:of|a|an|the|to|for|but|and|in|with|[A-Z][\w'’-]*))* [A-Z][\w'’-]*"
+)
+AMOUNT = re.compile(
+    r"(?<![\w.])(?P<n>\d+(?:\.\d+)?|(?:an?|one|two|three|four|five)(?=[\s-]))"
+    r"(?P<half>(?: and)? a half)?[\s-]?(?P<unit>[a-z]+)\b"
+    r"(?P<later> and a half)?(?:,? ?(?:and )?(?P<m>\d+) ?(?:m|min|mins|minutes)?\b)?(?: long)?"
+)
+
+
+def _before(words: str) -> re.Pattern[str]:
+    """Return the pattern of deciding words before a list, at the end of what stands there."""
+    return re.compile(rf"(?P<cue>{words.replace(chr(10), '')})(?:\s*{_FILLER}\b)*\s*$")
+
+
+AGAINST = re.compile(_AGAINST.replace("\n", ""))
+BEFORE: list[tuple[str, re.Pattern[str]]] = [
+    (kind, _before(words))
+    for kind, words in (
+        ("unsure", _DOUBTFUL),
+        ("again", _AGAIN),
+        ("only", _ONLY),
+        ("against", _AGAINST),
+        ("asked", _ASKED),
+    )
+]
+BEHIND = [
+    (kind, re.compile(words.replace("\n", "")))
+    for kind, words in (
+        ("again", _AGAIN_BEHIND),
+        ("against", _AGAINST_BEHIND),
+        ("only", r" only\b(?=\W*$|[.,;!]| please)"),
+    )
+]

@@ -1,0 +1,100 @@
+"""Wishes are read from a labelled set of phrasings, kept by lists, and told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convrec.data.catalog import Catalog, Item
+from convrec.data.wishes import Wish, WishReader, apply, summary
+
+MARKS = {"preferred": "~", "unsure": "?", "unknown": "!"}
+
+
+def _item(title: str, year: int, genres: str, keywords: str = "", **others: str) -> Item:
+    return Item(title, year, {"genres": genres, "keywords": keywords, **others})
+
+
+CATALOG = Catalog(
+    [
+        _item("Titanic", 1997, "romance, drama", "ocean", star="Kate Winslet", runtime="194", language="English"),
+        _item("Alien", 1979, "horror, sci-fi", "space", director="Ridley Scott", runtime="117", language="English"),
+        _item("Big", 1988, "comedy, family", "toys", star="Tom Hanks", runtime="104", language="English"),
+        _item("Amelie", 2001, "comedy, romance", "paris", star="Audrey Tautou", runtime="122", language="French"),
+        _item("Zombieland", 2009, "horror, comedy", "zombies", runtime="88", language="English"),
+        _item(
+            "Unforgiven", 1992, "western, drama", "revenge", star="Clint Eastwood", runtime="130", language="English"
+        ),
+        _item("Platoon", 1986, "war, action", "vietnam", star="Charlie Sheen", runtime="120", language="English"),
+        _item("Chicago", 2002, "musical, crime", "dance", runtime="113", language="English"),
+        _item("The Avengers", 2012, "action, adventure", "superhero", runtime="143", language="English"),
+        _item("Up", 2009, "animation, family", "dog", runtime="96", language="English"),
+        _item(
+            "Seven", 1995, "thriller, mystery", "detective", star="Morgan Freeman", runtime="127", language="English"
+        ),
+        _item("You've Got Mail", 1998, "romance, comedy", "books", star="Meg Ryan, Tom Hanks", runtime="119"),
+    ]
+)
+READER = WishReader(CATALOG)
+LINES = [line for line in Path(__file__).with_name("wishes.txt").read_text().splitlines() if line and line[0] != "#"]
+
+
+def _read(*turns: str) -> list[Wish]:
+    return READER.read([{"role": "user", "content": turn} for turn in turns])
+
+
+def _labels(wishes: list[Wish]) -> set[str]:
+    return {MARKS.get(wish.state, "") + wish.text for wish in wishes}
+
+
+def test_labelled_phrasings():
+    assert len(LINES) >= 300
+    wanted, found, wrong = 0, 0, []
+    for line in LINES:
+        said, _, label = line.rpartition(" -> ")
+        labels = set(label.split("; ")) - {"-"}
+        read = _labels(_read(*said.split(" // ")))
+        wanted, found = wanted + len(labels), found + len(labels & read)
+        # What is preferred only raises weights, and may also be read where nothing is labelled.
+        if extra := {text for text in read - labels if text[0] not in "~!"}:
+            wrong.append((said, extra))
+    assert not wrong
+    assert found >= 0.9 * wanted
+
+
+def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_left():
+    everything = np.ones(len(CATALOG), bool)
+    wishes = _read("no horror", "movies before 1990", "nothing over two hours")
+    left, found = apply(wishes, everything, 2)
+    assert [CATALOG.items[at].title for at in np.flatnonzero(left)] == ["Big", "Platoon"]
+    assert [wish.state for wish in found] == ["kept", "kept", "kept"]
+    left, found = apply(wishes, everything, 3)
+    assert summary(found) == (
+        "I understood: no horror · at most 120 minutes; dropped, because too few are left: before 1990"
+    )
+    assert left.sum() == 5 and not left[1]
+
+
+def test_a_user_removes_a_wish_and_applies_an_unsure_one():
+    wishes = _read("not too scary, no westerns")
+    assert summary(wishes) == "I understood: no western; not sure about, so not applied: no horror"
+    left, found = apply(wishes, np.ones(len(CATALOG), bool), 1, {"no western": False, "no horror": True})
+    assert summary(found) == "I understood: no horror; removed: no western"
+    assert left.tolist() == [item.metadata["genres"].find("horror") < 0 for item in CATALOG.items]
+
+
+def test_a_limit_excludes_items_without_a_year():
+    catalog = Catalog([Item("Chess", None), Item("Risk", 1957)])
+    (wish,) = WishReader(catalog).read([{"role": "user", "content": "made before 1990"}])
+    assert wish.fits is not None and wish.fits.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "turn", ["", "...", "no " * 3000, "no horror, " * 900, "<v1> <t9> no <y>", "不要恐怖片", "no \ue000 horror"]
+)
+def test_any_text_is_read(turn):
+    _read(turn)
+
+
+def test_only_the_user_is_read():
+    assert READER.read([{"role": "assistant", "content": "no horror?"}]) == []
