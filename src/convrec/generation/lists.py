@@ -12,12 +12,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from convrec.data.catalog import Catalog
+from convrec.data.wishes import Wish, apply, wish_reader
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
-from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
+from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
 from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
@@ -25,6 +28,9 @@ from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
+
+_MOST_WEIGHTED = 5000  # items of a list, whose weights take time at each token
+PREFERENCE = 1.0  # log weight of items that fit a preferred wish: the best of 1, 2, 3 on the demo's validation prompts
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
@@ -146,8 +152,55 @@ def load_engine(
 def list_request(
     row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: LogWeights = NO_GUIDANCE
 ) -> ListRequest:
-    """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights."""
-    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
+    """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights.
+
+    It keeps the wishes of the row's conversation.
+    """
+    request = ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
+    return keep_wishes(request, wish_reader(catalog).read(row["messages"]), len(catalog))[0]
+
+
+def keep_wishes(
+    request: ListRequest,
+    wishes: Sequence[Wish],
+    num_items: int,
+    or_fewer: bool = False,
+    choices: Mapping[str, bool] | None = None,
+) -> tuple[ListRequest, list[Wish]]:
+    """Return the request for a list that keeps the wishes, and the wishes with their final states (`wishes.apply`).
+
+    With `or_fewer`, the list is shorter where fewer items are left, and wishes are dropped only where none is.
+    """
+    if not wishes:
+        return request, []
+    is_open = np.full(num_items, request.allowed is None)
+    is_open[list(request.allowed or ())] = True
+    is_open[list(request.banned)] = False
+    left, found = apply(wishes, is_open, 1 if or_fewer else request.length, choices)
+    request = replace(request, log_weights=_with_preferences(request.log_weights, found, num_items))
+    if all(wish.state != "kept" for wish in found):
+        return request, found
+    opened = np.flatnonzero(left)
+    if request.allowed is None and len(opened) > num_items // 2:
+        request = replace(request, banned=set(np.flatnonzero(~left).tolist()))
+    else:
+        request = replace(request, banned=(), allowed=set(opened.tolist()))
+    return replace(request, length=min(request.length, len(opened))), found
+
+
+def _with_preferences(weights: LogWeights, wishes: Sequence[Wish], num_items: int) -> LogWeights:
+    """Return the weights, raised by `PREFERENCE` for each preferred wish that an item fits.
+
+    Where that would weight more than `_MOST_WEIGHTED` items, only those that have a weight already are raised.
+    """
+    preferred = [wish.fits for wish in wishes if wish.state == "preferred" and wish.fits is not None]
+    if not preferred:
+        return weights
+    logs = PREFERENCE * np.sum(preferred, axis=0)
+    logs[weights.items] += weights.logs
+    items = np.flatnonzero(logs)
+    items = items if len(items) <= _MOST_WEIGHTED else weights.items
+    return LogWeights(items.astype(np.int32), np.clip(logs[items], -LARGEST_LOG, LARGEST_LOG).astype(np.float32))
 
 
 def check_constraint(
@@ -208,7 +261,6 @@ def list_writer(
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    unguided = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
     kept = open_list_cache(model, settings, options, catalog)
     lists = kept.read()
     with ExitStack() as stack:
@@ -221,10 +273,10 @@ def list_writer(
             return stack.enter_context(closing(load_engine(folder, settings, options, longest, trie)))
 
         def write(log_weights: Sequence[LogWeights] | None = None) -> ModelLists:
-            asked: Sequence[ListRequest | None] = unguided or [None] * len(rows)
-            if log_weights is not None and unguided is not None:
-                pairs = zip(unguided, log_weights, strict=True)
-                asked = [replace(request, log_weights=own) for request, own in pairs]
+            asked: Sequence[ListRequest | None] = [None] * len(rows)
+            if catalog is not None:
+                pairs = zip(rows, log_weights or [NO_GUIDANCE] * len(rows), strict=True)
+                asked = [list_request(row, catalog, settings.list_length, own) for row, own in pairs]
             digests = [request_digest(*pair) for pair in zip(prompts, asked, strict=True)]
             distinct = dict(zip(digests, zip(prompts, asked, strict=True), strict=True))
             missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
