@@ -12,10 +12,10 @@ from rapidfuzz.distance import Indel
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
-from convrec.data.mentions import Mentions
 from convrec.data.titles import normalise_text, title_and_year
+from convrec.data.wishes import Wish, wish_reader
 from convrec.generation.engine import TokenIds, token_ids
-from convrec.generation.lists import ListSettings
+from convrec.generation.lists import ListSettings, keep_wishes
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
@@ -54,11 +54,12 @@ class ModelFiles(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A conversation that is ready for an engine: its prompt's tokens, and the list to decode."""
+    """A conversation that is ready for an engine: its prompt's tokens, the list to decode, and its wishes."""
 
     messages: Messages
     prompt: TokenIds
     request: ListRequest
+    wishes: list[Wish]
 
 
 class Translator:
@@ -79,7 +80,8 @@ class Translator:
     ):
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
-        self.mentions = Mentions(catalog)
+        self.wishes = wish_reader(catalog)
+        self.mentions = self.wishes.mentions
         self.reasons = Reasons(catalog, self.mentions)
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
@@ -93,6 +95,7 @@ class Translator:
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
         or_fewer: bool = False,
+        wishes: Mapping[str, bool] | None = None,
     ) -> list[Prepared]:
         """Return the requests for `n` items for each conversation; `Recommender.recommend` describes the arguments.
 
@@ -109,9 +112,12 @@ class Translator:
                 rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
                 weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
-            chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
+            read = zip(requests, map(self.wishes.read, turns), strict=True)
+            kept = [keep_wishes(request, own, len(self.catalog), or_fewer, wishes) for request, own in read]
+            requests = [request for request, _ in kept]
+            chats = [self._prompts(own, self._room(one.length)) for own, one in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        return [Prepared(*parts) for parts in zip(turns, prompts, requests, strict=True)]
+        return [Prepared(*parts) for parts in zip(turns, prompts, requests, [own for _, own in kept], strict=True)]
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.
@@ -127,13 +133,14 @@ class Translator:
             raise NoList(f"{completion} was generated under the constraint, but not all its lines are items")
         return [self.catalog.items[index] for index in indices if index is not None]
 
-    def explain(self, items: Sequence[Item], messages: Messages) -> list[list[str]]:
+    def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
         """Return the reasons for each item of the list that answers a conversation (see `Reasons`)."""
+        messages, against = asked.messages, frozenset[str]().union(*(wish.against for wish in asked.wishes))
         people: Mapping[int, int] = {}
         if isinstance(guide := self.guide, Guidance):
             with self.lock:
                 (people,) = guide.likers([{"messages": messages}])
-        return self.reasons.of(items, messages, people)
+        return self.reasons.of(items, messages, people, against)
 
     def knows(self, title: str) -> bool:
         """Return whether a title to deny or allow is in the catalog."""
