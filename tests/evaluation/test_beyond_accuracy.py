@@ -4,7 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from convrec.data.catalog import Catalog, Item
 from convrec.evaluation.beyond_accuracy import (
+    broken_wishes,
+    concentration,
     coverage,
     describe_lists,
     diversity,
@@ -45,6 +48,18 @@ def test_diversity_is_that_of_a_loop_over_pairs(lists):
     for items, value in zip(lists, found, strict=True):
         pairs = [1 - dense[a] @ dense[b] for place, a in enumerate(items) for b in items[place + 1 :]]
         assert value == pytest.approx(np.mean(pairs)) if pairs else np.isnan(value)
+
+
+def test_concentration_is_the_share_of_the_ten_commonest_first_items():
+    assert concentration([[first] for first in range(12)] + [[0, 5], []]) == 11 / 13
+
+
+def test_a_list_breaks_an_exclusion_with_any_of_its_items():
+    catalog = Catalog([Item("Alien", 1979, {"genres": "horror"}), Item("Up", 2009, {"genres": "family"})])
+    said = {"a": "no horror", "b": "nothing scary", "c": "anything"}
+    rows = [{"prompt_id": key, "messages": [{"role": "user", "content": text}]} for key, text in said.items()]
+    assert broken_wishes({"a": [1, 0], "b": [1], "c": [0]}, rows, catalog) == 0.5
+    assert broken_wishes({"c": [0]}, rows[2:], catalog) == 0
 
 
 def test_coverage_is_the_share_of_distinct_items():

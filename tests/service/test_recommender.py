@@ -76,6 +76,19 @@ def test_the_guide_of_a_conversation_guides_its_list():
     assert [str(item) for item in guided.recommend(texts[0], 2, deny=["Heat"])] != [LINES[0], LINES[2]]
 
 
+def test_a_list_keeps_the_wishes_of_its_conversation_and_tells_them():
+    crimes = {str(item) for item in CATALOG.items if "crime" in item.metadata.get("genres", "")}
+    answer = RECOMMENDER.recommend("no crime please, made after 1980", 5, reasons=True)
+    assert not {str(item) for item in answer} & crimes and all(item.year > 1980 for item in answer)
+    assert str(answer).startswith("I understood: no crime · after 1980\nrank  item")
+    assert not any("crime" in reason for item in answer for reason in item.reasons or ())
+    everything = RECOMMENDER.recommend("no crime please", 15, wishes={"no crime": False})
+    assert crimes < {str(item) for item in everything} and str(everything).startswith("removed: no crime\n")
+    too_few = RECOMMENDER.recommend("no crime please", 12)
+    assert str(too_few).startswith("dropped, because too few are left: no crime\n")
+    assert len(RECOMMENDER.recommend(["no crime please"], 12, or_fewer=True)[0]) == 15 - len(crimes)
+
+
 def test_who_liked_an_item_of_those_who_asked_alike_is_a_reason():
     rows = [make_row(f"h{place}", [("Up", None)], f"heists {place}") for place in range(14)]
     rows += [make_row(f"o{place}", [("Her", None)], f"romance {place}") for place in range(60)]

@@ -17,6 +17,7 @@ from scipy.optimize import minimize
 from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
+from convrec.data.wishes import open_items
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +66,9 @@ def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalo
     return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
 
 
-def seen_items(prompts: Sequence[Row], catalog: Catalog) -> list[list[int]]:
-    """Return the catalog indices of each prompt's seen titles, whatever their year."""
-    return [[i for title in row["seen_titles"] for i in catalog.indices_of_title(title)] for row in prompts]
+def closed_items(prompts: Sequence[Row], catalog: Catalog, length: int) -> list[list[int]]:
+    """Return the catalog indices of what a list of `length` items may not hold: see `open_items`."""
+    return [np.flatnonzero(~open_items(row, catalog, length)).tolist() for row in prompts]
 
 
 def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:

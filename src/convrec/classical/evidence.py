@@ -23,12 +23,13 @@ from convrec.classical.neighbours import Accepted, Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
+from convrec.data.wishes import wish_reader
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 COLLABORATIVE = ("popularity", "neighbours", "item_knn", "ease")
-EVIDENCE = (*COLLABORATIVE, "content", "words")
+EVIDENCE = (*COLLABORATIVE, "content", "words", "wishes")
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REGULARIZATION = 300.0  # of EASE
 
@@ -178,6 +179,8 @@ class Evidence:
         - `popularity`: how many people like an item.
         - `content`: the share of the cosines of an item's text with those of the items that the prompt names as liked.
         - `words`: the share of the cosines of an item's text with the words of the conversation.
+        - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits. They are read from
+          its messages, unless the prompt has them as `wishes`.
 
         `without_own` leaves out what the prompt's person said and liked, `earlier` what is not of an earlier month.
         """
@@ -220,7 +223,18 @@ class Evidence:
             table = np.array(popular, dtype=np.float32).T
             left_out = sparse.vstack(own, format="csr")[back]
             found["popularity"] = Scores(chosen, table, left_out, device=self.device)
+        if "wishes" in kinds:
+            found["wishes"] = self._preferred(prompts)
         return {kind: found[kind] for kind in kinds}
+
+    def _preferred(self, prompts: Sequence[Row]) -> Scores:
+        reader = wish_reader(self.catalog)
+        wishes = [row["wishes"] if "wishes" in row else reader.read(row["messages"]) for row in prompts]
+        preferred = [{wish.text: wish.fits for wish in own if wish.state == "preferred"} for own in wishes]
+        fits = {text: values for own in preferred for text, values in own.items()}
+        table = sparse.csr_array(np.array(list(fits.values()), dtype=np.float32).reshape(-1, len(self.catalog)).T)
+        chosen = sparse.csr_array([[float(text in own) for text in fits] for own in preferred], dtype=np.float32)
+        return Scores(chosen, table, sparse.csr_array((len(prompts), len(self.catalog))), device=self.device)
 
     def _item_texts(self) -> tuple[Embedder, Any]:
         """Return the embedder of items, TF-IDF of their own texts or that of conversations, and the vectors (D, C)."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from convrec.data import wish_words as grammar
 from convrec.data.catalog import Catalog, short_values
+from convrec.data.conversations import Row
 from convrec.data.mentions import Mentions
 from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
 
@@ -442,6 +443,13 @@ def apply(
             return left, found
         found[order[0]] = replace(found[order[0]], state="dropped")
         order = order[1:]
+
+
+def open_items(row: Row, catalog: Catalog, length: int) -> np.ndarray:
+    """Return which items a list of `length` items for a row may hold: unseen ones that keep its wishes. Shape: (C,)."""
+    is_open = np.ones(len(catalog), dtype=bool)
+    is_open[list(catalog.indices_of_titles(row["seen_titles"]))] = False
+    return apply(wish_reader(catalog).read(row["messages"]), is_open, length)[0]
 
 
 _INTRO = {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-from convrec.classical.combine import Weights, fit_weights, seen_items
+from convrec.classical.combine import Weights, closed_items, fit_weights
 from convrec.classical.embedding import Embedder
 from convrec.classical.evidence import COLLABORATIVE, Evidence
 from convrec.classical.scores import Blocks, WeightedSum, sparse_scores, top_items
@@ -39,10 +39,10 @@ def describe_items(catalog: Catalog, teacher: Teacher) -> list[str]:
 
 
 class Grounded(NamedTuple):
-    """What Remap and Reflect made of a split's answers; `seen` are the catalog indices that no list may hold."""
+    """What Remap and Reflect made of a split's answers; `closed` are the catalog indices that no list may hold."""
 
     prompts: list[Row]
-    seen: list[list[int]]
+    closed: list[list[int]]
     answers: list[str]
     lengths: list[int]
     remapped: Remapped
@@ -95,12 +95,12 @@ class Demonstrator:
             device=self.device,
         )
         logger.info("%s: the judge rates the top %d", name, self.judged)
-        seen = seen_items(prompts, self.catalog)
-        candidates, _ = top_items(remapped.scores, self.judged, seen)
+        closed = closed_items(prompts, self.catalog, self.list_length)
+        candidates, _ = top_items(remapped.scores, self.judged, closed)
         reflected = reflect(remapped.scores, candidates, self.gamma, lambda rated: self.teacher.judge(prompts, rated))
         if reflected.missing:
             logger.warning("%s: %d of %d ratings are missing and count 0", name, reflected.missing, reflected.asked)
-        return Grounded(prompts, seen, answers, lengths, remapped, reflected)
+        return Grounded(prompts, closed, answers, lengths, remapped, reflected)
 
 
 class Combined(NamedTuple):
@@ -141,7 +141,7 @@ def combine(
         rules = {"without_own": is_train, "earlier": is_train and earlier}
         terms[name] |= evidence.terms(split.prompts, **rules, kinds=COLLABORATIVE)
     train = grounded["train"]
-    return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.seen, fitted, list_length))
+    return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.closed, fitted, list_length))
 
 
 def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
@@ -150,7 +150,7 @@ def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
 
 
 def evidence_lists(
-    terms: dict[str, Blocks], seen: list[list[int]], catalog: Catalog, list_length: int
+    terms: dict[str, Blocks], closed: list[list[int]], catalog: Catalog, list_length: int
 ) -> dict[str, list[str]]:
     """Return the lists of each kind of collaborative evidence alone; nothing without the evidence."""
     if "popularity" not in terms:
@@ -158,5 +158,5 @@ def evidence_lists(
     found = {}
     for name in COLLABORATIVE:
         scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
-        found[name] = list_texts(top_items(scores, list_length, seen)[0], catalog)
+        found[name] = list_texts(top_items(scores, list_length, closed)[0], catalog)
     return found

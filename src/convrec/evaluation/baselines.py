@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named
-from convrec.classical.combine import count_positives, fit_weights, seen_items
+from convrec.classical.combine import closed_items, count_positives, fit_weights
 from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.neighbours import Nearest, Neighbours
@@ -26,6 +26,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, truths
 from convrec.data.matching import judge, make_target
 from convrec.data.parsing import WrittenList, format_list
+from convrec.data.wishes import open_items
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
 from convrec.project.device import pick_device
@@ -209,8 +210,8 @@ class Baselines:
         evidence = Evidence(self.catalog, self.voters, self.likes, sizes["neighbours"], sizes["kept"])
         asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
         terms = evidence.terms(asked, without_own=False, earlier=False)
-        positives, seen = count_positives(self.validation, asked, self.catalog), seen_items(asked, self.catalog)
-        fitted = fit_weights(terms, {}, positives, seen, np.arange(len(asked)), self.options.size)
+        positives, size = count_positives(self.validation, asked, self.catalog), self.options.size
+        fitted = fit_weights(terms, {}, positives, closed_items(asked, self.catalog, size), np.arange(len(asked)), size)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found = evidence.terms(prompts, without_own=False, earlier=False)
@@ -322,12 +323,12 @@ def baseline_lists(
 def _lists(
     scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], baselines: Baselines
 ) -> list[list[int | None]]:
-    """Return the items of the highest scores, without the seen titles of each prompt; equal scores go by popularity."""
+    """Return the items of the highest scores, of those that a list may hold; equal scores go by popularity."""
     order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int | None]]()
     for start in range(0, len(prompts), _BLOCK):
         block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
         for own, row in zip(block, prompts[start : start + _BLOCK], strict=True):
-            own[list(baselines.catalog.indices_of_titles(row["seen_titles"]))] = -np.inf
+            own[~open_items(row, baselines.catalog, baselines.options.size)] = -np.inf
         top = order[best_columns(torch.from_numpy(block[:, order]), min(baselines.options.size, len(order))).numpy()]
         lists += [items[own[items] > -np.inf].tolist() for own, items in zip(block, top, strict=True)]
     return lists

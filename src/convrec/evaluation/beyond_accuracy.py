@@ -3,6 +3,7 @@
 The items of a list are catalog indices: the distinct ones among its first N lines with an unseen catalog item.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
+from convrec.data.wishes import wish_reader
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
@@ -61,6 +63,23 @@ def diversity(lists: Sequence[Sequence[int]], vectors: sparse.csr_array) -> np.n
 def coverage(lists: Iterable[Sequence[int]], num_items: int) -> float:
     """Return the share of the catalog's items that are in at least one list (Ge et al., RecSys 2010)."""
     return len({item for items in lists for item in items}) / num_items
+
+
+def concentration(lists: Iterable[Sequence[int]]) -> float:
+    """Return the share of the lists whose first item is one of the ten commonest first items; NaN without an item."""
+    firsts = Counter(items[0] for items in lists if items)
+    return sum(number for _, number in firsts.most_common(10)) / firsts.total() if firsts else float("nan")
+
+
+def broken_wishes(lists: Mapping[str, Sequence[int]], rows: Iterable[Row], catalog: Catalog) -> float:
+    """Return the share of the conversations with exclusions whose list has an excluded item; 0 without exclusions."""
+    reader, broken = wish_reader(catalog), []
+    for row in rows:
+        kept = [wish for wish in reader.read(row["messages"]) if wish.state == "kept" and wish.against]
+        allowed = [wish.fits for wish in kept if wish.fits is not None]
+        if allowed:
+            broken.append(not all(fits[item] for fits in allowed for item in lists[row["prompt_id"]]))
+    return float(np.mean(broken)) if broken else 0.0
 
 
 def truth_popularity(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> np.ndarray:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts, read_prompts
-from convrec.evaluation.beyond_accuracy import coverage, recommended
+from convrec.evaluation.beyond_accuracy import broken_wishes, concentration, coverage, recommended
 from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions, ListSettings, list_writer
@@ -117,9 +117,14 @@ class Evaluation:
             for row in self.prompts
         }
 
-    def coverage(self, texts: Mapping[str, str]) -> float:
-        """Return the share of the catalog that the lists recommend."""
-        return coverage(self.items(texts).values(), len(self.catalog))
+    def of_all_lists(self, texts: Mapping[str, str]) -> dict[str, float]:
+        """Return the metrics of all lists together: coverage, concentration, and the share that breaks exclusions."""
+        items = self.items(texts)
+        return {
+            "coverage": coverage(items.values(), len(self.catalog)),
+            "concentration": concentration(items.values()),
+            "broken_wishes": broken_wishes(items, self.prompts, self.catalog),
+        }
 
     def interval(self, scores: pd.DataFrame, metric: str) -> Interval:
         """Return a metric's mean with its 95 % interval over persons."""

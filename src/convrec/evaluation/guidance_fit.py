@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convrec.classical.combine import count_positives, fit_weights, seen_items
+from convrec.classical.combine import closed_items, count_positives, fit_weights
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.guidance import as_log_weights
 from convrec.classical.scores import WeightedSum
@@ -37,8 +37,9 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
     """
     prompts, catalog = evaluation.prompts, evaluation.catalog
     terms = evidence.terms(prompts, without_own=False, earlier=False)
-    positives, seen = count_positives(evaluation.rows, prompts, catalog), seen_items(prompts, catalog)
-    alone = fit_weights(terms, {}, positives, seen, np.arange(len(prompts)), evaluation.settings.list_length).values
+    positives, size = count_positives(evaluation.rows, prompts, catalog), evaluation.settings.list_length
+    closed = closed_items(prompts, catalog, size)
+    alone = fit_weights(terms, {}, positives, closed, np.arange(len(prompts)), size).values
     with evaluation.of_guided(model) as scored:
 
         def ndcg(tried: Sequence[Mapping[str, float]]) -> list[float]:

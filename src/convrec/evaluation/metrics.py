@@ -68,6 +68,8 @@ METRICS = {
     "popularity": Metric("Popularity"),
     "popularity_lift": Metric("Popularity lift"),
     "coverage": Metric("Coverage"),
+    "concentration": Metric("Ten commonest first items"),
+    "broken_wishes": Metric("Broken exclusions"),
 }
 RANKED = [name for name, metric in METRICS.items() if metric.label.endswith("@")]  # the metrics that take a cutoff
 

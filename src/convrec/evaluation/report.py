@@ -26,7 +26,7 @@ from convrec.evaluation.systems import (
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
-BESIDE_HITS = ("mrr", "novelty", "diversity", "popularity_lift", "coverage")
+BESIDE_HITS = ("mrr", "novelty", "diversity", "popularity_lift", "coverage", "concentration", "broken_wishes")
 SLICES = {
     "groundtruth_popularity": "Popularity of the ground truth",
     "conversation_words": "Length of the conversation",

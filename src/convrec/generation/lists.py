@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from convrec.data.catalog import Catalog
+from convrec.data.wishes import Wish, apply, wish_reader
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
@@ -147,8 +150,39 @@ def load_engine(
 def list_request(
     row: Mapping[str, Any], catalog: Catalog, length: int, log_weights: LogWeights = NO_GUIDANCE
 ) -> ListRequest:
-    """Return what a canonical row asks for: a list of so many items, none of them seen, guided by these weights."""
-    return ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
+    """Return what a canonical row asks for: a list of so many items, guided by these weights.
+
+    None of them is seen, and all keep the wishes of the row's conversation.
+    """
+    request = ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
+    return keep_wishes(request, wish_reader(catalog).read(row["messages"]), len(catalog))[0]
+
+
+def keep_wishes(
+    request: ListRequest,
+    wishes: Sequence[Wish],
+    num_items: int,
+    or_fewer: bool = False,
+    choices: Mapping[str, bool] | None = None,
+) -> tuple[ListRequest, list[Wish]]:
+    """Return the request for a list that keeps the wishes, and the wishes with their final states (`wishes.apply`).
+
+    With `or_fewer`, the list is shorter where fewer items are left, and wishes are dropped only where none is.
+    """
+    if not wishes:
+        return request, []
+    is_open = np.full(num_items, request.allowed is None)
+    is_open[list(request.allowed or ())] = True
+    is_open[list(request.banned)] = False
+    left, found = apply(wishes, is_open, 1 if or_fewer else request.length, choices)
+    if all(wish.state != "kept" for wish in found):
+        return request, found
+    opened = np.flatnonzero(left)
+    if request.allowed is None and len(opened) > num_items // 2:
+        request = replace(request, banned=set(np.flatnonzero(~left).tolist()))
+    else:
+        request = replace(request, banned=(), allowed=set(opened.tolist()))
+    return replace(request, length=min(request.length, len(opened))), found
 
 
 def check_constraint(

@@ -66,7 +66,7 @@ def compare_versions(
         guide = load_guide(model.guidance, catalog)
         found = evaluation.of_model(model.checkpoint, policy.lists == "constrained", model.settings, guide)
         tables.append(found.scores)
-        means.append({**mean_scores(found.scores), "coverage": evaluation.coverage(found.texts)})
+        means.append(mean_scores(found.scores) | evaluation.of_all_lists(found.texts))
     if policy.guard_rails.latency_p95_seconds is not None:
         for own, seconds in zip(means, latencies(params, paths, [model for _, model in sides], prompts), strict=True):
             own[LATENCY] = seconds

@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -13,6 +13,7 @@ import pandas as pd
 from convrec.classical.guidance import load_guide
 from convrec.data.catalog import Catalog
 from convrec.data.titles import line
+from convrec.data.wishes import Wish, summary
 from convrec.generation.engine import TokenIds, TransformersEngine
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import standalone
@@ -41,7 +42,9 @@ class Recommendation:
 
 
 class RecommendedList(list[Recommendation]):
-    """The recommendations of one conversation, best first; it prints as a table."""
+    """The recommendations of one conversation, best first; it prints as a table, below the wishes that it keeps."""
+
+    wishes: Sequence[Wish] = ()
 
     def __str__(self) -> str:
         lines = ["rank  item", *(f"{item.rank:>4}  {plain(str(item))}" for item in self)]
@@ -49,7 +52,7 @@ class RecommendedList(list[Recommendation]):
             width = max(map(len, lines))
             reasons = ["reasons", *(plain("; ".join(item.reasons or ())) for item in self)]
             lines = [cut(f"{line:<{width}}  {reason}".rstrip()) for line, reason in zip(lines, reasons, strict=True)]
-        return "\n".join(lines)
+        return "\n".join([*filter(None, [plain(summary(self.wishes))]), *lines])
 
     __repr__ = __str__
 
@@ -120,6 +123,7 @@ class Recommender:
         allow: Collection[str] | None = None,
         or_fewer: bool = False,
         reasons: bool = False,
+        wishes: Mapping[str, bool] | None = None,
     ) -> RecommendedList | list[RecommendedList]:
         """Return exactly `n` items for each conversation, best first; for a single text, return its list.
 
@@ -131,12 +135,15 @@ class Recommender:
         fewer than `n`. With `reasons`, recommendations say why they may fit: what they share with the conversation, and
         how many people with similar requests liked them.
 
+        A list keeps the wishes that its conversation states (see `data.wishes`). Its attribute `wishes` names them; the
+        argument maps the text of a wish to whether it is kept.
+
         Raises `InputError` for an unknown title, an unreadable conversation, or an `n` that is not from 1 to the number
         of items left.
         """
         if isinstance(conversations, str):
-            return self.recommend([conversations], n, deny, allow, or_fewer, reasons)[0]
-        asked = self.translator.prepare(conversations, n, deny, allow, or_fewer)
+            return self.recommend([conversations], n, deny, allow, or_fewer, reasons, wishes)[0]
+        asked = self.translator.prepare(conversations, n, deny, allow, or_fewer, wishes)
         order = sorted(range(len(asked)), key=lambda i: len(asked[i].prompt))
         lists = [RecommendedList() for _ in asked]
         for first in range(0, len(order), _BATCH):
@@ -150,6 +157,7 @@ class Recommender:
                     why = self.translator.explain(items, asked[row])
                     pairs = zip(lists[row], why, strict=True)
                     lists[row] = RecommendedList(replace(item, reasons=tuple(own)) for item, own in pairs)
+                lists[row].wishes = asked[row].wishes
             if len(order) > _BATCH:
                 logger.info("%d of %d conversations answered", first + len(rows), len(order))
         return lists

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convrec.data.catalog import Item
+from convrec.data.wishes import Wish
 from convrec.generation.engine import TokenIds
 from convrec.service.recommender import Recommender
 from convrec.service.translation import Conversation, Messages, Prepared, Translator
@@ -110,11 +111,12 @@ class Call(threading.Thread, Generic[Result]):
 
 
 class Answered(NamedTuple):
-    """A list with the conversation that it answers, and the reasons for each item if they were asked for."""
+    """A list with the conversation that it answers, the wishes read from it, and reasons if they were asked for."""
 
     messages: Messages
     items: list[Item]
     reasons: list[list[str]] | None = None
+    wishes: Sequence[Wish] = ()
 
 
 class ServedModel:
@@ -137,7 +139,7 @@ class ServedModel:
         asked = await self.prepare(conversation, **options)
         items = self.translator.items(await self.decoder.complete(asked))
         explain = partial(self.translator.explain, items, asked)
-        return Answered(asked.messages, items, await self.read(explain) if reasons else None)
+        return Answered(asked.messages, items, await self.read(explain) if reasons else None, asked.wishes)
 
     async def prepare(self, conversation: Conversation, **options: Any) -> Prepared:
         """Return the request for a list; raise what `ask` raises for input that is rejected."""

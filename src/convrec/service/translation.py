@@ -12,11 +12,11 @@ from rapidfuzz.distance import Indel
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
-from convrec.data.mentions import Mentions
 from convrec.data.titles import normalise_text, title_and_year
+from convrec.data.wishes import Wish, wish_reader
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.line_tokens import keep_up
-from convrec.generation.lists import ListSettings
+from convrec.generation.lists import ListSettings, keep_wishes
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
@@ -57,12 +57,13 @@ class ModelFiles(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A conversation that is ready for an engine: its prompt's tokens, the list to decode, and what guides it."""
+    """A conversation that is ready for an engine: its prompt's tokens, the list to decode, its guide, its wishes."""
 
     messages: Messages
     prompt: TokenIds
     request: ListRequest
     guide: Guide | None
+    wishes: list[Wish]
 
 
 class Translator:
@@ -83,7 +84,8 @@ class Translator:
     ):
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
-        self.mentions = Mentions(catalog)
+        self.wishes = wish_reader(catalog)
+        self.mentions = self.wishes.mentions
         self.reasons = Reasons(catalog, self.mentions)
         self.trie = catalog_trie(catalog, tokenizer)
         self.tokenizer, self.positions = tokenizer, positions
@@ -97,6 +99,7 @@ class Translator:
         deny: Collection[str] = (),
         allow: Collection[str] | None = None,
         or_fewer: bool = False,
+        wishes: Mapping[str, bool] | None = None,
     ) -> list[Prepared]:
         """Return the requests for `n` items for each conversation; `Recommender.recommend` describes the arguments.
 
@@ -108,15 +111,22 @@ class Translator:
         options = (n, denied, allowed, or_fewer)
         named = [self.mentions.of_messages(messages) for messages in turns]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
+        read = zip(requests, map(self.wishes.read, turns), strict=True)
+        kept = [keep_wishes(request, own, len(self.catalog), or_fewer, wishes) for request, own in read]
+        requests, understood = [request for request, _ in kept], [own for _, own in kept]
         with self.lock:
             guide = self.guide  # another one may take its place
             if guide is not None:
-                rows = [{"messages": own, "seen_titles": titles} for own, titles in zip(turns, named, strict=True)]
+                rows = [
+                    {"messages": own, "seen_titles": titles, "wishes": found}
+                    for own, titles, found in zip(turns, named, understood, strict=True)
+                ]
                 weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        return [Prepared(*parts, guide) for parts in zip(turns, prompts, requests, strict=True)]
+        parts = zip(turns, prompts, requests, understood, strict=True)
+        return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.
@@ -134,11 +144,12 @@ class Translator:
 
     def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
         """Return the reasons for each item of the list that answers a request, by what guided it (see `Reasons`)."""
+        against = frozenset[str]().union(*(wish.against for wish in asked.wishes))
         people: Mapping[int, int] = {}
         if isinstance(asked.guide, Guidance):
             with self.lock:
                 (people,) = asked.guide.likers([{"messages": asked.messages}])
-        return self.reasons.of(items, asked.messages, people)
+        return self.reasons.of(items, asked.messages, people, against)
 
     def knows(self, title: str) -> bool:
         """Return whether a title to deny or allow is in the catalog."""

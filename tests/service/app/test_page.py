@@ -139,6 +139,18 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
     expect(page.get_by_text("computed from the catalog, your messages")).to_be_visible()
 
 
+def test_wishes_are_shown_and_can_be_switched_off(open_page):
+    page = open_page()
+    _send(page, "no crime please, and no subtitles")
+    expect(page.locator("#wishes")).to_contain_text("I understood:")
+    expect(page.locator("#wishes")).to_contain_text("Not understood: no subtitles")
+    page.get_by_label("Do not keep: no crime").click()
+    expect(page.get_by_label("Keep: no crime", exact=True)).to_have_attribute("aria-pressed", "false")
+    assert json.loads(page.questions[-1].post_data)["wishes"] == {"no crime": False}
+    page.get_by_role("button", name="Reset").click()
+    expect(page.locator("#wishes")).to_be_hidden()
+
+
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page = open_page()
     _send(page, "a film")

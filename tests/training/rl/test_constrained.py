@@ -148,6 +148,13 @@ def test_equal_prompts_of_two_people_share_the_least_weights(tiny_model):
     assert by_item(alone.log_weights) == {1: 4.0, 2: 2.5, 3: 0.5} and alone.banned == set()
 
 
+def test_rollouts_keep_the_wishes_of_the_conversation(tiny_model):
+    constraint = make_constraint(tiny_model)
+    said = [{"role": "user", "content": "made after 2010"}]
+    constraint.begin([[7], [8]], [{"seen_titles": [], "conversation": said}, {"seen_titles": ["Up"]}])
+    assert [set(constraint.trie.closed(constraint.request(prompt))) for prompt in ([7], [8])] == [{0, 1}, {1}]
+
+
 def test_a_constraint_that_cannot_be_kept_is_refused(make, tiny_model):
     with pytest.raises(ValueError, match="num_ranks = 2, but the rewards and the constraint have .2, 3. ranks"):
         make(constraint=make_constraint(tiny_model, 3))

@@ -106,10 +106,10 @@ def _embedder_of(params: Params) -> Callable[[Sequence[str]], Embedder]:
 def _best(split: Grounded, combined: Blocks, fit: Fit, size: int) -> dict[str, np.ndarray]:
     """Return the top items after each step. Shape: (prompts, size) each."""
     return {
-        "remap": top_items(split.remapped.scores, size, split.seen)[0],
-        "reflect": top_items(split.reflected.scores, size, split.seen)[0],
-        "collaborative": top_items(combined, size, split.seen)[0],
-        "adjust": top_items(combined, size, split.seen, fit.weight, fit.bias)[0],
+        "remap": top_items(split.remapped.scores, size, split.closed)[0],
+        "reflect": top_items(split.reflected.scores, size, split.closed)[0],
+        "collaborative": top_items(combined, size, split.closed)[0],
+        "adjust": top_items(combined, size, split.closed, fit.weight, fit.bias)[0],
     }
 
 
@@ -146,7 +146,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     scores = combined.scores("train")
     settings = config.adjust.model_dump(exclude={"held_out"})
     fit = fit_adjust(scores, positives, held_out, seed=common.seed, **settings)
-    fit = keep_if_better(fit, scores, positives, held_out, train.seen, size)
+    fit = keep_if_better(fit, scores, positives, held_out, train.closed, size)
 
     metrics: dict[str, Any] = {"train_prompts": len(train.prompts)}
     if VARIANTS in grounded:
@@ -158,7 +158,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
         if name != "validation" and config.ground_truth_first:
             first = positives if name == "train" else positives[groups.origins]
-            best, _ = top_items(combined.scores(name), size, split.seen, fit.weight, fit.bias, first)
+            best, _ = top_items(combined.scores(name), size, split.closed, fit.weight, fit.bias, first)
             columns[STEP_COLUMNS["adjust"]] = list_texts(best, catalog)
         check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, size)
         sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
@@ -180,7 +180,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 chosen,
                 split.prompts,
                 lists,
-                evidence_lists(combined.terms[name], split.seen, catalog, size),
+                evidence_lists(combined.terms[name], split.closed, catalog, size),
                 rows[name],
                 catalog,
                 size,

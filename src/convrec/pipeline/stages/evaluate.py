@@ -101,8 +101,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         described = describe_lists(evaluation.items(lists.texts), rows, counts, vectors, catalog)
         scores = pd.concat([lists.scores, described], axis=1)
         intervals = _intervals(scores, config.bootstrap_samples, common.seed)
-        covered = evaluation.coverage(lists.texts)
-        means = {**{name: interval.mean for name, interval in intervals.items()}, "coverage": covered}
+        means = {name: interval.mean for name, interval in intervals.items()} | evaluation.of_all_lists(lists.texts)
         tables[system] = scores
         truncated.append(lists.truncated_share)
         metrics[system] = {

@@ -64,7 +64,10 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Gui
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
     shown = ("groundtruth", "seen_titles")
-    examples = [{"prompt": prompts(row["messages"]), **{key: row[key] for key in shown}} for row in kept]
+    examples = [
+        {"prompt": prompts(row["messages"]), "conversation": row["messages"], **{key: row[key] for key in shown}}
+        for row in kept
+    ]
     if guidance is not None:  # a person's own rows would tell what is to be learnt
         for example, weights in zip(examples, guidance.log_weights(kept, without_own=True), strict=True):
             example |= {"guided_items": weights.items, "log_weights": weights.logs}

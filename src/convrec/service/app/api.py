@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from convrec.data.wishes import told
 from convrec.service.app.edge import facts_of
 from convrec.service.app.keys import Keys
 from convrec.service.app.service import Question, Service
@@ -68,6 +69,7 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
                 {"rank": rank, "item_id": item.id, "title": item.title, "year": item.year, **why}
                 for rank, (item, why) in enumerate(zip(items, reasons, strict=True), start=1)
             ],
+            "wishes": told(routed.answered.wishes),
             "request_id": facts_of(request)["request_id"],
         }
 

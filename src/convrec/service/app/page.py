@@ -13,6 +13,7 @@ from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
+from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.service.app.service import Question, Roles, Service
 from convrec.service.feedback import new_answer_id
@@ -72,7 +73,12 @@ def make_page_router(service: Service) -> APIRouter:
         return {
             "answer_id": await service.record(began, answer_id, question.user_id, lists),
             "models": [
-                {"list": role, "name": _name(role, model), "recommendations": _explained(listed)}
+                {
+                    "list": role,
+                    "name": _name(role, model),
+                    "recommendations": _explained(listed),
+                    "wishes": told(listed.wishes),
+                }
                 for role, model, listed in answers
             ],
         }

@@ -22,7 +22,7 @@ from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messag
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons"}  # of a list
+_OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons", "wishes"}  # of a list
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -41,6 +41,7 @@ class Question(BaseModel):
     allow: list[str] | None = None
     or_fewer: bool = False
     reasons: bool = False
+    wishes: dict[str, bool] = {}
     user_id: str | None = Field(None, max_length=200)
 
     @field_validator("user_id")

@@ -7,13 +7,15 @@ import torch
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
+from convrec.data.wishes import wish_reader
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
+from convrec.generation.lists import keep_wishes
 from convrec.generation.processors import CatalogConstraint
 from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 
 
 class RolloutConstraint:
-    """What the lists of each prompt are: `num_ranks` items of the catalog, none of them seen, guided or not.
+    """What the lists of each prompt are: `num_ranks` items, none of them seen, that keep its wishes; guided or not.
 
     The constraint depends on the prompt only, so the distribution that was sampled can be recomputed from a prompt and
     its completion. It keeps the prompts of the last rollouts while they are trained on.
@@ -28,10 +30,11 @@ class RolloutConstraint:
     def begin(self, prompts: Sequence[Sequence[int]], rows: Iterable[Row]) -> None:
         """Replace the prompts by these; equal prompts share the union of their seen titles and the least weights.
 
-        A row has `seen_titles`, and perhaps the `guided_items` with their `log_weights`. Raises `InputError` if too few
-        items are left for a prompt.
+        A row has `seen_titles`, perhaps `guided_items` with their `log_weights`, and the `conversation`, whose wishes
+        the lists keep. Raises `InputError` if too few items are left for a prompt.
         """
         requests: dict[bytes, ListRequest] = {}
+        wishes = {}
         for prompt, row in zip(prompts, rows, strict=True):
             key, banned = _key(prompt), self.catalog.indices_of_titles(row["seen_titles"])
             items, logs = row.get("guided_items") or (), row.get("log_weights") or ()
@@ -42,7 +45,9 @@ class RolloutConstraint:
                 weights = LogWeights(both, np.minimum(weights.logs[mine], others.logs[theirs]))
                 banned |= set(requests[key].banned)
             requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
-        self._requests = requests
+            wishes[key] = wish_reader(self.catalog).read(row.get("conversation") or ())
+        size = len(self.catalog)
+        self._requests = {key: keep_wishes(request, wishes[key], size)[0] for key, request in requests.items()}
         self._allowed = {}
         self.trie.check(self._requests.values())
 

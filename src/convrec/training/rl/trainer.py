@@ -45,7 +45,8 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
 
     With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
-    dataset then needs the column `seen_titles`; columns `guided_items` and `log_weights` guide the lists.
+    dataset then needs the column `seen_titles`; columns `guided_items` and `log_weights` guide the lists, and
+    those keep the wishes of the column `conversation`.
 
     Raises the errors of `check_inputs` at construction, and `NotFiniteError` in training if the loss or its gradient is
     not finite.
@@ -182,7 +183,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     ) -> Any:
         with self._timed("rollout"):
             if self._constraint is not None:
-                shown = ("seen_titles", "guided_items", "log_weights")
+                shown = ("seen_titles", "conversation", "guided_items", "log_weights")
                 asked = prompt_ids, [{name: row.get(name) for name in shown} for row in self._rows]
                 if self.use_vllm:  # a process may send the prompts of others
                     asked = gather_object(asked[0]), gather_object(asked[1])

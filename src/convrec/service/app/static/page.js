@@ -3,6 +3,7 @@
 import { button, byId, element } from "./elements.js";
 import { Feedback, lineOf, showLists } from "./lists.js";
 import { TitleField } from "./titles.js";
+import { Wishes } from "./wishes.js";
 
 const LENGTH = "10"; // items of a list, unless the user changes it
 const TOAST = 6000; // milliseconds that a notice about feedback stays
@@ -31,6 +32,8 @@ function filter(kind, words) {
 
 const deny = filter("deny", { label: "Never these", placeholder: "Title (Year)", removeLabel: "Allow again:" });
 const allow = filter("allow", { label: "Only these", placeholder: "All titles", removeLabel: "Remove" });
+
+const wishes = new Wishes(() => ask());
 
 function filtersChanged(showNext) {
   const num = deny.titles.length + allow.titles.length;
@@ -131,6 +134,7 @@ function showAnswer(turn) {
       deny.add(lineOf(item), () => (byId("lists").querySelector(name) || byId("answer-heading")).focus({ preventScroll: true }));
     },
   });
+  wishes.show(turn.answer.models[0].wishes);
   const num = Math.min(...turn.answer.models.map((model) => model.recommendations.length));
   const both = turn.answer.models.length > 1 ? ` ${text}` : "";
   say(num < turn.length ? `Only ${num} ${noun} are left with your filters.${both}` : text);
@@ -143,6 +147,7 @@ function showAnswer(turn) {
 function clearAnswer() {
   shown = null;
   byId("lists").replaceChildren();
+  wishes.show([]);
   for (const name of ["switch", "note", "saved", "reply"]) byId(name).hidden = true;
 }
 
@@ -185,7 +190,7 @@ async function ask(showNext = () => {}) {
   say(`Finding ${noun}…`);
   let problem = "";
   try {
-    const question = { messages: messages(), n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true };
+    const question = { messages: messages(), n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true, wishes: wishes.choices };
     const response = await fetch("api/recommend", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -250,6 +255,7 @@ byId("reset").addEventListener("click", () => {
   byId("words").value = "";
   byId("n").value = LENGTH;
   toast("");
+  wishes.clear();
   deny.clear();
   allow.clear();
   filtersChanged();

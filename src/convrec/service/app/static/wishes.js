@@ -1,0 +1,36 @@
+// The wishes that were read from the conversation, as buttons that switch each on and off.
+
+import { button, byId, element } from "./elements.js";
+
+const IS_ON = { kept: true, preferred: true };
+const NOTES = { preferred: "first", dropped: "dropped: too few are left" };
+
+export class Wishes {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.choices = {}; // text of a wish -> whether it is kept, whatever was read
+  }
+
+  show(wishes) {
+    const chips = wishes.filter((wish) => wish.state !== "unknown").map((wish) => {
+      const isOn = Boolean(IS_ON[wish.state]);
+      const note = NOTES[wish.state] ? ` (${NOTES[wish.state]})` : "";
+      const made = button(`${wish.text}${note} ${isOn ? "✕" : "+"}`, () => {
+        this.choices[wish.text] = !isOn;
+        this.onChange();
+      }, `${isOn ? "Do not keep" : "Keep"}: ${wish.text}`);
+      made.setAttribute("aria-pressed", String(isOn));
+      return element("li", {}, made);
+    });
+    const unknown = wishes.filter((wish) => wish.state === "unknown").map((wish) => wish.text);
+    byId("wishes").hidden = !wishes.length;
+    byId("wishes").replaceChildren(
+      ...(chips.length ? [element("span", {}, "I understood:"), element("ul", { class: "chips", "aria-label": "Wishes" }, ...chips)] : []),
+      ...(unknown.length ? [element("p", { class: "hint" }, `Not understood: ${unknown.join(" · ")}`)] : []));
+  }
+
+  clear() {
+    this.choices = {};
+    this.show([]);
+  }
+}
