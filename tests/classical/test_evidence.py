@@ -94,6 +94,16 @@ def test_the_texts_of_items_are_compared_with_those_of_liked_items_and_with_the_
     assert np.flatnonzero(_dense(terms["words"])[0]).tolist() == [1, 3] and not _dense(terms["words"])[1].any()
 
 
+def test_preferred_wishes_are_counted():
+    catalog = Catalog([Item(title, 1990, {"genres": text}) for title, text in (("A", "war"), ("B", "war, drama"))])
+    asked = [make_row("a", [], "a war drama"), make_row("b", [], "hello"), make_row("c", [], "no war")]
+    asked += [make_row("d", [], "a drama") | {"wishes": []}]
+    evidence = _evidence(_rows(), catalog)
+    for rows, wanted in ((asked, [[1, 2], [0, 0], [0, 0], [0, 0]]), (asked[1:], np.zeros((3, 2)))):
+        terms = evidence.terms(rows, without_own=False, earlier=False, kinds=("wishes",))
+        np.testing.assert_array_equal(_dense(terms["wishes"]), wanted)
+
+
 def test_log_shares_of_the_best_are_above_that_of_the_next():
     values = np.array([[4.0, 1.0, 3.0, -5.0, 2.0], [0, 0, 0, 0, 0]])
     full = [math.log1p(1000 * share) for share in (0.4, 0.1, 0.3, 0.0, 0.2)]
@@ -120,7 +130,7 @@ def _grounded(prompts, catalog):
     reflected = SimpleNamespace(ratings=none)
     return SimpleNamespace(
         prompts=prompts,
-        seen=[[]] * len(prompts),
+        closed=[[]] * len(prompts),
         remapped=SimpleNamespace(scores=sparse_scores(none, "cpu")),
         reflected=reflected,
     )

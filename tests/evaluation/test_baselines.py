@@ -54,6 +54,12 @@ def test_popularity_is_that_of_training_without_the_seen(catalog):
     assert second == ["Alien (1979)", "Up (2009)", "Dune (1984)", "Dune (2021)"]
 
 
+@pytest.mark.parametrize("name", ["popularity", "neighbours", "fusion"])
+def test_the_wishes_of_a_prompt_are_kept(catalog, name):
+    (older,) = _lists(name, catalog, [_row("robbers, before 1990")], size=2)
+    assert set(older) == {"Alien (1979)", "Dune (1984)"}
+
+
 def test_the_last_month_counts_first(catalog):
     first, _ = _lists("last_month", catalog, size=3)
     assert first == ["Alien (1979)", "Up (2009)", "Heat (1995)"]

@@ -124,7 +124,10 @@ def test_lists_from_the_catalog_alone(model, asked):
     smaller = Catalog(catalog.items[:4])
     with pytest.raises(InputError, match="3 items is asked for, and 2 of the catalog's 4"):
         model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
-    rows = [{"prompt_id": "p", "seen_titles": []}, {"prompt_id": "q", "seen_titles": ["Heat", "Up"]}]
+    rows = [
+        {**ROWS[0], "prompt_id": "p", "seen_titles": []},
+        {**ROWS[0], "prompt_id": "q", "seen_titles": ["Heat", "Up"]},
+    ]
     with pytest.raises(
         InputError, match=r"evaluate\.constrained: prompt 'q': a list of 3 items .*; or set it to false"
     ):

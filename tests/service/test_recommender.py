@@ -89,6 +89,18 @@ def test_a_list_keeps_the_wishes_of_its_conversation_and_tells_them():
     assert len(RECOMMENDER.recommend(["no crime please"], 12, or_fewer=True)[0]) == 15 - len(crimes)
 
 
+def test_a_preferred_wish_guides_a_list_unless_it_is_removed_and_fills_it_if_it_is_to_be_kept():
+    evidence = Evidence.fit([make_row("a", [("Up", None)], "hi")], CATALOG, TfidfEmbedder, neighbours=1, kept=15)
+    recommender = make_recommender(guide=Guidance(evidence, {"wishes": 90.0}, {}))
+    crimes = {str(item) for item in CATALOG.items if "crime" in item.metadata.get("genres", "")}
+    count = len(crimes)
+    answer = recommender.recommend("crime please", count)
+    assert {str(item) for item in answer} == crimes and str(answer).startswith("preferred: crime\n")
+    alone = make_recommender().recommend("crime please", count)
+    assert recommender.recommend("crime please", count, wishes={"crime": False}) == alone != answer
+    assert {str(item) for item in make_recommender().recommend("crime please", count, wishes={"crime": True})} == crimes
+
+
 def test_who_liked_an_item_of_those_who_asked_alike_is_a_reason():
     rows = [make_row(f"h{place}", [("Up", None)], f"heists {place}") for place in range(14)]
     rows += [make_row(f"o{place}", [("Her", None)], f"romance {place}") for place in range(60)]

@@ -26,7 +26,6 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, truths
 from convrec.data.matching import judge, make_target
 from convrec.data.parsing import WrittenList, format_list
-from convrec.data.wishes import open_items
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
 from convrec.project.device import pick_device
@@ -293,11 +292,12 @@ def baseline_lists(
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     baselines = Baselines(train, validation, catalog, options, Named.of([*asked, *prompts], catalog))
+    closed = [closed_items(own, catalog, options.size) for own in (asked, prompts)]
     targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
     num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"
 
     def measure(scores: ScoreFunction, settings: Hyperparameters) -> float:
-        lists = _lists(scores, settings, asked, baselines)
+        lists = _lists(scores, settings, closed[0], baselines)
         written = {row["prompt_id"]: WrittenList(own, {}, [], True) for row, own in zip(asked, lists, strict=True)}
         pairs = zip(rows, targets, strict=True)
         hits = [judge(written[row["prompt_id"]], target, catalog, options.size, "evaluation") for row, target in pairs]
@@ -314,21 +314,21 @@ def baseline_lists(
 
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
-        lists = _lists(scorer.of(prompts), chosen, prompts, baselines)
+        lists = _lists(scorer.of(prompts), chosen, closed[1], baselines)
         texts = [format_list([str(catalog.items[index]) for index in own if index is not None]) for own in lists]
         found[name] = Answers(texts, chosen, value)
     return found
 
 
 def _lists(
-    scores: ScoreFunction, settings: Hyperparameters, prompts: Sequence[Row], baselines: Baselines
+    scores: ScoreFunction, settings: Hyperparameters, closed: Sequence[Sequence[int]], baselines: Baselines
 ) -> list[list[int | None]]:
-    """Return the items of the highest scores, of those that a list may hold; equal scores go by popularity."""
+    """Return the items of the highest scores, without the closed ones of each prompt; equal scores go by popularity."""
     order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int | None]]()
-    for start in range(0, len(prompts), _BLOCK):
+    for start in range(0, len(closed), _BLOCK):
         block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
-        for own, row in zip(block, prompts[start : start + _BLOCK], strict=True):
-            own[~open_items(row, baselines.catalog, baselines.options.size)] = -np.inf
+        for own, items in zip(block, closed[start : start + _BLOCK], strict=True):
+            own[items] = -np.inf
         top = order[best_columns(torch.from_numpy(block[:, order]), min(baselines.options.size, len(order))).numpy()]
         lists += [items[own[items] > -np.inf].tolist() for own, items in zip(block, top, strict=True)]
     return lists
