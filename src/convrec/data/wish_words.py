@@ -25,78 +25,60 @@ DECADES = ["twenties", "thirties", "forties", "fifties", "sixties", "seventies",
 # The marked text: <v3> are values, <t3> is a title, <y1990-1999> are years, <n120:min> is an amount, <q> a quotation.
 NOUN = (
     "(?:movie|film|flick|picture|title|stuff|one|thing|show|book|game|song|album|genre|section|shelf|element|"
-    "scene|theme|"
-    "content|vibe|category|plot|material|type|kind)s?"
+    "scene|theme|content|vibe|category|plot|material|type|kind)s?"
 )
 _FILLER = (
     "(?:a|an|any|the|all|more|another|other|those|these|such|this|(?:kind|sort|type)s? of|anything|something|"
-    "with|about|from|in|of|"
-    "on|involving|featuring|starring|by|directed|related to|to do with|having|that's|that is|that are|watching|"
-    "seeing|to see|"
-    f"to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|remotely|even|yet|please|{NOUN})"
+    "with|about|from|in|of|on|involving|featuring|starring|by|directed|related to|to do with|having|that's|"
+    "that is|that are|watching|seeing|to see|to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|"
+    f"remotely|even|yet|please|{NOUN})"
 )
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
 LIST = re.compile(rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:{_OR}{THING})*)")
 _ADV = (
     "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
-    "totally |ever |"
-    "generally |necessarily )*"
+    "totally |ever |generally |necessarily )*"
 )
 _NEG = (
-    "(?:do not|don't|dont|does not|doesn't|did not|didn't|didnt|would not|wouldn't|won't|will not|cannot|can not|"
-    "can't|cant|"
-    "couldn't|could not|never)"
+    "(?:do not|don't|dont|does not|doesn't|did not|didn't|didnt|would not|wouldn't|won't|will not|cannot|"
+    "can not|can't|cant|couldn't|could not|never)"
 )
 _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
-(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno|\bwithout|\bnothing|
-\bnone|
+(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno|\bwithout|\bnothing|\bnone|
 \b{_NEG} {_ADV}(?:want|wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|
-fancy|stand|
-bear|handle|deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|
+fancy|stand|bear|handle|deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|
 \b(?:hates?|hated|dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|
-stay away from|
-keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|
-\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|
-we're over|had my fill of)|
-\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
-(?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|
-\b(?:except|except for|other than|apart from|aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|
+stay away from|keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|
+filter out|cut out)|\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|
+i'm over|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+(?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
+aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|
 (?<!why )(?<!if )(?<!or )\b{_NOT}(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|
-fans? of|
-looking for|after|up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
+fans? of|looking for|after|up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
 """
 _AGAINST_BEHIND = r"""
 (?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out|off limits|off the table|(?:isn't |aren't |
-wasn't |weren't |not )
-(?:really )?(?:for me|for us|my thing|my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|
-don't|does not|do not)
- (?:work for|do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me sick|
-puts? me to sleep)\b|[- ]free\b
+wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|
+no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|do it for|appeal to|interest) me|bores? me|
+gives? me nightmares|scares? me|makes me sick|puts? me to sleep)\b|[- ]free\b
 """
 _DOUBTFUL = rf"""
 \b(?:{_NOT}|nothing|no|without being|{_NEG} want(?: it| anything)?)(?: be| to be)? (?:too|so|very|overly|super|
-particularly|
-terribly|all that|extremely|quite|especially)|\b(?:less|not a lot of|not much|not many|fewer|not so much|light on|
-low on|easy on|
-not sure about|not sure i want|(?<!seen )(?<!had )(?<!watched )too (?:much|many))|\b(?:maybe|perhaps|probably|ideally|
-preferably|if possible|
-hopefully),?
- (?:i'd |we'd )?(?:no|not|skip|nothing|without|avoid)
+particularly|terribly|all that|extremely|quite|especially)|\b(?:less|not a lot of|not much|not many|fewer|not so much|
+light on|low on|easy on|not sure about|not sure i want|(?<!seen )(?<!had )(?<!watched )too (?:much|many))|\b(?:maybe|
+perhaps|probably|ideally|preferably|if possible|hopefully),? (?:i'd |we'd )?(?:no|not|skip|nothing|without|avoid)
 """
 _AGAIN = rf"""
 \b{_NEG} mind|\b(?:ok|okay|fine|cool|good|alright) with|\b(?:open to|no problem with|nothing against|bring back|
-add back|allow|
-(?<!n't )(?<!not )include|back to|put back|changed my mind (?:about|on)|(?:{_NEG}|{_NOT}) {_ADV}(?:hate|dislike|
-opposed to|against)|
-never mind about|
-forget what i said about)
+add back|allow|(?<!n't )(?<!not )include|back to|put back|changed my mind (?:about|on)|(?:{_NEG}|
+{_NOT}) {_ADV}(?:hate|dislike|opposed to|against)|never mind about|forget what i said about)
 """
 _AGAIN_BEHIND = r"""
 (?: (?:is|are|would be|sounds?|might be|can be|could be|works?)|'s)(?: actually| totally| also| now| perfectly|
- really| just| all)*
- (?:fine|ok|okay|good|great|cool|alright|all right|welcome|allowed|back|acceptable|nice|for me)\b| after all\b
+ really| just| all)* (?:fine|ok|okay|good|great|cool|alright|all right|welcome|allowed|back|acceptable|nice|for me)\b|
+ after all\b
 """
 _ONLY = r"""
 (?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
@@ -104,9 +86,9 @@ nothing other than)
 """
 _ASKED = r"""
 \b(?:want|wants|wanna|likes?|loves?|loved|enjoy|need|prefer|give|show|recommend|suggest|looking for|mood for|craving|
-fans? of|into|
-how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|perhaps|but|
-(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actually|ok|okay|well|hmm|yes|sure|then)\W+)*
+fans? of|into|how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|
+perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actually|ok|okay|well|hmm|yes|sure|
+then)\W+)*
 """
 TURNED = re.compile(
     rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) {_ADV}|\bthe )$"
@@ -123,9 +105,9 @@ ATTACHED = re.compile(
 )
 _YEAR = r"(?:(?:the|year|years|early|mid|late)[\s-]+)*<y\d+-\d+>"
 _MADE = (
-    "(?:(?:that's|that is|that was|which is|it|anything|something|to be|be|made|released|movies|films|are|is|was|"
-    "were|from|comes?|came|"
-    "out|any|much|want|like|need|watch|see|show me|give me|recommend|older than|longer than) )*"
+    "(?:(?:that's|that is|that was|which is|it|anything|something|to be|be|made|released|movies|films|are|is|"
+    "was|were|from|comes?|came|out|any|much|want|like|need|watch|see|show me|give me|recommend|older than|"
+    "longer than) )*"
 )
 _NOR = rf"(?P<nor>\b(?:no|not|nothing|none|{_NEG}) {_MADE})?"
 _NOT_YEARS = (
@@ -161,8 +143,7 @@ LIMITS = [  # kind, and the words
 ]  # fmt: skip
 _MOST = (
     "(?:shorter than|less than|fewer than|under|below|at most|a maximum of|max|maximum|up to|within|"
-    "no longer than|not longer than|"
-    "no more than|not more than|not over)"
+    "no longer than|not longer than|no more than|not more than|not over)"
 )
 _LEAST = (
     "(?:longer than|more than|over|above|at least|a minimum of|min|minimum|no shorter than|not shorter than|"

@@ -168,8 +168,8 @@ class WishReader:
                 for thing in re.findall(grammar.THING, found.group())
             ]
             if kind == "only":
-                known = [self._having(thing) for thing in things]
-                if all(has is not None for has in known) and "t" not in found.group()[1]:
+                known = [has for thing in things if (has := self._having(thing)) is not None]
+                if len(known) == len(things) and "t" not in found.group()[1]:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
                     yield ("only",), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
@@ -438,7 +438,8 @@ def apply(
         (at for at, wish in enumerate(found) if wish.state == "kept"), key=lambda at: bool(found[at].against)
     )
     while True:
-        left = np.logical_and.reduce([is_open, *(found[at].fits for at in order)])
+        fits = [own for at in order if (own := found[at].fits) is not None]
+        left = np.logical_and.reduce([is_open, *fits])
         if not order or left.sum() >= least:
             return left, found
         found[order[0]] = replace(found[order[0]], state="dropped")
