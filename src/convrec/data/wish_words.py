@@ -46,8 +46,8 @@ _NEG = (
 )
 _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
-(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno|\bwithout|\bnothing|\bnone|
-\b{_NEG} {_ADV}(?:want|wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|
+(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno(?! (?:that|i|it|this|he|she|we)\b)|\bwithout|\bnothing|\bnone|
+\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|
 fancy|stand|bear|handle|deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|
 \b(?:hates?|hated|dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|
 stay away from|keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|
@@ -55,11 +55,11 @@ filter out|cut out)|\b(?:tired of|sick of|bored of|bored with|bored by|fed up wi
 i'm over|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|
-(?<!why )(?<!if )(?<!or )\b{_NOT}(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|
+(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|
 fans? of|looking for|after|up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
 """
 _AGAINST_BEHIND = r"""
-(?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out|off limits|off the table|(?:isn't |aren't |
+(?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |
 wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|
 no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|do it for|appeal to|interest) me|bores? me|
 gives? me nightmares|scares? me|makes me sick|puts? me to sleep)\b|[- ]free\b
@@ -164,7 +164,7 @@ LOOSE = re.compile(
     r"if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
 )
 NO_LIMIT = re.compile(  # years of something else than the items
-    r"\b(?:born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
+    r"\b(?:(?:it's|it is|it was|that's|that was) an?|born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
     r"lived|living|theatres?|"
     r"theaters?|cinemas?|soundtracks?|music|set in|takes? place|set during|about the)\b"
 )
@@ -175,14 +175,13 @@ RESET = re.compile(
 )
 # What is compared with a title that was named, or with nothing.
 RELATIVE = re.compile(
-    rf"\b(?:(?:something|anything|ones?|{NOUN})(?: a bit| a little| much| even| that's| that is)* "
-    r"(?P<word>newer|older|more recent|shorter|longer)(?: than (?P<title><t\d+>|that|those|it|this))?\b(?! than)|"
-    r"(?P<other>newer|older|more recent|shorter|longer) "
-    rf"(?:than (?P<than><t\d+>|that|those|it|this)|{NOUN}\b(?! than)))"
+    r"\b(?P<is_wish>(?:something|anything)(?: a bit| a little| much| even| that's| that is)* )?"
+    r"(?P<word>newer|older|more recent|shorter|longer)\b(?: than (?P<than><t\d+>|(?:that|those|it|this)\b)|(?! than))"
 )
+MY_ONLY = re.compile(r"\s+(?:i|we|that|which|who)\b")  # behind a list: "the only comedy that I like"
 THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:those|these)\b")
 AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
-NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: [A-Z][\w'’.-]+){2,3})")
+NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: (?:[A-Z]\.)+| [A-Z][\w'’-]+){2,3})")
 TITLE_CASE = re.compile(
     r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"
     r"(?: (?:of|a|an|the|to|for|but|and|in|with|[A-Z][\w'’-]*))* [A-Z][\w'’-]*"

@@ -158,7 +158,7 @@ class WishReader:
             start, end = found.span()
             left = part[:start] if start < _NEAR else f"x {part[start - _NEAR : start]}"
             kind = _kind(left, part[end : end + _NEAR])
-            if kind is None:
+            if kind is None or (kind == "only" and grammar.MY_ONLY.match(part[end:])):
                 continue
             things = [
                 [
@@ -269,7 +269,9 @@ class WishReader:
         self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
     ) -> Iterator[tuple[Key, Wish | None]]:
         for found in grammar.RELATIVE.finditer(part):
-            word, than = found["word"] or found["other"], found["title"] or found["than"] or ""
+            word, than = found["word"], found["than"] or ""
+            if not (than or found["is_wish"]):
+                continue  # as in "older films are good"
             others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
             is_time = word in ("newer", "older", "more recent")
             values = self._years if is_time else self._column("min")
@@ -282,7 +284,8 @@ class WishReader:
             key = (
                 ("year", "low" if is_more else "high") if is_time else ("amount", "min", "least" if is_more else "most")
             )
-            yield key, Wish(text, "kept", values > known[0] if is_more else values < known[0])
+            state: State = "kept" if than else "preferred"
+            yield key, Wish(text, state, values > known[0] if is_more else values < known[0])
 
     def _column(self, unit: str) -> np.ndarray | None:
         names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
@@ -300,6 +303,7 @@ class WishReader:
         text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
         text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
         text = re.sub(r"'(?=\d0s\b)", "", text)
+        text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
         stems = [_stem(without_accents(word.group()).casefold()) for word in words]
@@ -327,7 +331,7 @@ class WishReader:
             if value is not None and all(gap in (" ", "-", "'") for gap in between):
                 return size, value
         name = self._surnames.get(stems[at])
-        is_name = name is not None and words[at].group()[0].isupper()
+        is_name = words[at].group()[0].isupper() and at > 0 and text[words[at - 1].end() : words[at].start()] == " "
         return 1, self._spelt[name] if name is not None and is_name else None
 
     def _amount_mark(self, found: re.Match[str]) -> str:
@@ -405,7 +409,7 @@ def _words_of(text: str) -> Key:
 def _stem(word: str) -> str:
     """Return a folded word without the ending of a plural or a possessive."""
     word = word.removesuffix("'s")
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")) or word == "news":
         return word
     for ending, other in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("oes", "o"), ("s", "")):
         if word.endswith(ending):
