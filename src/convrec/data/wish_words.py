@@ -46,23 +46,25 @@ _NEG = (
 )
 _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
-(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno(?! (?:that|i|it|this|he|she|we)\b)|\bwithout|\bnothing|\bnone|
-\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|
-fancy|stand|bear|handle|deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|
-\b(?:hates?|hated|dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|
-stay away from|keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|
-filter out|cut out)|\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|
-i'm over|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno(?! (?:that|i|it|this|he|
+she|we)\b)|\bwithout|\bnothing|\bnone|\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|wanna|like|
+love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|deal with|
+take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|dislikes?|
+disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|keep away from|
+steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|\b(?:tired of|
+sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|we're over|
+had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
-aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|
-(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|
-fans? of|looking for|after|up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
+aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
+see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
+up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
 """
 _AGAINST_BEHIND = r"""
-(?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |
-wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|
-no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|do it for|appeal to|interest) me|bores? me|
-gives? me nightmares|scares? me|makes me sick|puts? me to sleep)\b|[- ]free\b
+(?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|
+yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|
+my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
+do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me sick|puts? me to sleep)\b|
+[- ]free\b
 """
 _DOUBTFUL = rf"""
 \b(?:{_NOT}|nothing|no|without being|{_NEG} want(?: it| anything)?)(?: be| to be)? (?:too|so|very|overly|super|
@@ -164,7 +166,8 @@ LOOSE = re.compile(
     r"if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
 )
 NO_LIMIT = re.compile(  # years of something else than the items
-    r"\b(?:(?:it's|it is|it was|that's|that was) an?|born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
+    r"\b(?:(?:it's|it is|it was|that's|that was) an?|"
+    r"born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
     r"lived|living|theatres?|"
     r"theaters?|cinemas?|soundtracks?|music|set in|takes? place|set during|about the)\b"
 )
