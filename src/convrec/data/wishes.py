@@ -19,7 +19,7 @@ from convrec.data.conversations import Row
 from convrec.data.mentions import Mentions
 from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
 
-State = Literal["kept", "preferred", "unsure", "dropped", "removed", "unknown"]
+State = Literal["kept", "preferred", "named", "unsure", "dropped", "removed", "unknown"]
 _LONGEST_READ = 10_000  # last characters of a message that are read
 _NEAR = 200  # characters before and behind a mark, in which the words stand that decide
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
@@ -31,9 +31,9 @@ _MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time
 class Wish:
     """One wish: its text, what becomes of it, the items that fit it, and the folded values that it speaks against.
 
-    `state` is `kept`; `preferred`, which raises the weight of what fits; `unsure`, and then not applied; `dropped`,
-    because too few items were left; `removed`, by the user; or `unknown`, where no column of the catalog has it. Shape:
-    fits (C,), booleans; None if unknown.
+    `state` is `kept`; `preferred`, which raises the weight of what fits; `named`, a title that is liked; `unsure`, and
+    then not applied; `dropped`, because too few items were left; `removed`, by the user; or `unknown`, where no column
+    of the catalog has it. Shape: fits (C,), booleans; None if named or unknown.
     """
 
     text: str
@@ -91,7 +91,7 @@ class WishReader:
                     elif key[0] == "year" and key[1] != "not":
                         gone |= {("year", "in")}
                     elif key[0] == "against" and wish is not None:
-                        gone |= {own for own in wishes if own[0] == "asked" and set(own[2:]) & set(key[1:])}
+                        gone |= {own for own in wishes if own[0] in ("asked", "named") and own[-1] in key[1:]}
                     wishes = {own: old for own, old in wishes.items() if own not in gone}
                     if wish is not None:
                         wishes[key] = wish
@@ -180,11 +180,11 @@ class WishReader:
                 if kind in ("again", "asked"):
                     for value in thing:
                         yield ("against", fold(value.text)), None
-                        if kind == "asked" and value.items and value not in titles:
-                            yield (
-                                ("asked", value.column, fold(value.text)),
-                                Wish(value.text, "preferred", self._having([value])),
-                            )
+                        if kind == "asked" and value in titles:
+                            yield ("named", fold(value.text)), Wish(value.text, "named")
+                        elif kind == "asked" and value.items:
+                            asked = ("asked", value.column, fold(value.text))
+                            yield asked, Wish(value.text, "preferred", self._having([value]))
                     if has is None:
                         yield key, None
                         if any(value.is_told for value in thing):
@@ -458,7 +458,7 @@ def open_items(row: Row, catalog: Catalog, length: int) -> np.ndarray:
 
 
 _INTRO = {
-    "kept": "I understood", "preferred": "preferred",
+    "kept": "I understood", "preferred": "preferred", "named": "like",
     "unsure": "not sure about, so not applied", "dropped": "dropped, because too few are left",
     "removed": "removed", "unknown": "not understood",
 }  # fmt: skip

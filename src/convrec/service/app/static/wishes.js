@@ -3,6 +3,7 @@
 import { button, byId, element } from "./elements.js";
 
 const IS_ON = { kept: true, preferred: true };
+const TOLD = { named: "Like", unknown: "Not understood" };
 const NOTES = { preferred: "first", dropped: "dropped: too few are left" };
 
 export class Wishes {
@@ -12,7 +13,8 @@ export class Wishes {
   }
 
   show(wishes) {
-    const chips = wishes.filter((wish) => wish.state !== "unknown").map((wish) => {
+    const told = (state) => wishes.filter((wish) => wish.state === state).map((wish) => wish.text).join(" · ");
+    const chips = wishes.filter((wish) => !TOLD[wish.state]).map((wish) => {
       const isOn = Boolean(IS_ON[wish.state]);
       const note = NOTES[wish.state] ? ` (${NOTES[wish.state]})` : "";
       const made = button(`${wish.text}${note} ${isOn ? "✕" : "+"}`, () => {
@@ -22,11 +24,10 @@ export class Wishes {
       made.setAttribute("aria-pressed", String(isOn));
       return element("li", {}, made);
     });
-    const unknown = wishes.filter((wish) => wish.state === "unknown").map((wish) => wish.text);
     byId("wishes").hidden = !wishes.length;
     byId("wishes").replaceChildren(
       ...(chips.length ? [element("span", {}, "I understood:"), element("ul", { class: "chips", "aria-label": "Wishes" }, ...chips)] : []),
-      ...(unknown.length ? [element("p", { class: "hint" }, `Not understood: ${unknown.join(" · ")}`)] : []));
+      ...Object.keys(TOLD).filter(told).map((state) => element("p", { class: "hint" }, `${TOLD[state]}: ${told(state)}`)));
   }
 
   clear() {
