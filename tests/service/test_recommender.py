@@ -15,6 +15,7 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of
 from convrec.data.schemas import write_catalog
+from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommendation, RecommendedList, Recommender
@@ -206,8 +207,8 @@ def test_a_table_has_columns():
 def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     monkeypatch.chdir(project)
     options = ["-n", "3", "--model", "model", "--deny", "Up", "--deny", "Her"]
-    table = cli("recommend", "I loved Heat", *options).out.splitlines()
-    assert len(table) == 4 and table[0].split() == ["rank", "item", "reasons"]
+    wishes, *table = cli("recommend", "I loved Heat", *options).out.splitlines()
+    assert wishes == "like: Heat" and len(table) == 4 and table[0].split() == ["rank", "item", "reasons"]
     assert any("  Like Heat (1975): " in line for line in table) and all(len(line) <= 100 for line in table)
     monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
     rows = json.loads(cli("recommend", "-", *options, "--json").out)
