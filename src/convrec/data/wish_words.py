@@ -102,7 +102,7 @@ END = re.compile(
     r"what|surprise me|how|which|can you|could you|got any)\b)"
 )
 ATTACHED = re.compile(
-    r"\s*(?:(?:unless|like|with|without|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
+    r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
     r"set)\b|in\b(?! (?:it|there)\b)|<y)"
 )
 _YEAR = r"(?:(?:the|year|years|early|mid|late)[\s-]+)*<y\d+-\d+>"

@@ -90,7 +90,7 @@ class WishReader:
                         gone |= {own for own in wishes if own[0] == "year"}
                     elif key[0] == "year" and key[1] != "not":
                         gone |= {("year", "in")}
-                    elif key[0] == "against" and wish is not None:
+                    elif key[0] == "against" and wish is not None and wish.state == "kept":
                         gone |= {own for own in wishes if own[0] in ("asked", "named") and own[-1] in key[1:]}
                     wishes = {own: old for own, old in wishes.items() if own not in gone}
                     if wish is not None:
@@ -358,7 +358,7 @@ def _kind(left: str, right: str) -> str | None:
         return kind or None
     if grammar.TURNED.search(left[: found.start()]) or (kind == "asked" and _DENIED.search(left)):
         return None
-    if grammar.END.match(right) or (kind == "asked" and grammar.ATTACHED.match(right)):
+    if grammar.END.match(right) or (kind in ("asked", "only") and grammar.ATTACHED.match(right)):
         return kind
     return "unsure" if kind == "against" and grammar.ATTACHED.match(right) else None
 

@@ -4,7 +4,7 @@ import { button, byId, element } from "./elements.js";
 
 const IS_ON = { kept: true, preferred: true };
 const TOLD = { named: "Like", unknown: "Not understood" };
-const NOTES = { preferred: "first", dropped: "dropped: too few are left" };
+const NOTES = { preferred: "preferred", dropped: "dropped: too few are left" };
 
 export class Wishes {
   constructor(onChange) {
