@@ -14,7 +14,7 @@ def lines(conversation, *arguments):
 
 
 def _items(table):
-    return [line[6:].split("  ")[0] for line in table.splitlines()[1:]]
+    return [line[6:].split("  ")[0] for line in table.partition("rank  item")[2].splitlines()[1:]]
 
 
 def test_chat_ends_with_its_input_or_quit(project, monkeypatch, cli):

@@ -32,7 +32,7 @@ def test_both_models_answer_as_their_recommenders_do():
     for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
         (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
         own = answered.pop("recommendations")
-        assert answered == {"list": name, "name": name} and [
+        assert answered == {"list": name, "name": name, "wishes": [{"text": "Heat", "state": "named"}]} and [
             item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
         ]
         assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
