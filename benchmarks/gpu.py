@@ -32,7 +32,6 @@ from benchmarks import constraint
 from benchmarks.side_by_side import World
 from benchmarks.step import SHAPES, Shape, measure, mfu, save_random_model, table
 from benchmarks.throughput import (
-    WAYS,
     Lengths,
     catalog_of,
     constrained_speed,
@@ -147,20 +146,19 @@ def _about_shape(shape: Shape) -> str:
 
 
 def _rollouts(folder: Path, device: str, size: Size, _: float | None) -> tuple[dict[str, Any], str]:
-    """Return tokens and lists per second, by the number of lists and the way; None where vLLM is not installed.
+    """Return tokens and lists per second, by what is measured; None where vLLM is not installed.
 
-    Lists are constrained, guided and sampled as in a training; in the way `free`, they are neither.
+    Lists are constrained, guided and sampled as in a training; those of `free` and `vllm` are neither.
     """
     found: dict[str, Any] = {}
     rows = ["| rollouts | tokens/s | lists/s |", "|---|---|---|"]
     model = load_model(folder, dtype=torch.bfloat16 if device == "cuda" else torch.float32).to(device).eval()
     catalog = catalog_of(size.items, size.vocab)
     for number in size.groups:
-        for way in WAYS if device == "cuda" else WAYS[:2]:
-            speed = constrained_speed(model, *catalog, number, size.list_length, size.rollouts.prompt_tokens, way)
-            found[f"{number} lists, {way}"] = speed._asdict()
-            rows.append(f"| {number} lists, {way} | {speed.tokens:,.0f} | {speed.lists:.1f} |")
-            _show(rows[-1])
+        speed = constrained_speed(model, *catalog, number, size.list_length, size.rollouts.prompt_tokens)
+        found[f"{number} lists"] = speed._asdict()
+        rows.append(f"| {number} lists | {speed.tokens:,.0f} | {speed.lists:.1f} |")
+        _show(rows[-1])
     del model
     for name, measured in (("free", rollout_speed), ("vllm", vllm_speed)):
         found[name] = measured(folder, device, size.rollouts)

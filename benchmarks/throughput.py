@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,6 @@ from benchmarks.side_by_side import GENERATIONS, World, draw_rollouts
 from benchmarks.side_by_side import Lengths as StepLengths
 from benchmarks.timing import clock, least_seconds
 from convrec.data.catalog import Catalog
-from convrec.generation import device_lists, jump_forward
 from convrec.generation.pretrained import load_model
 from convrec.generation.trie import CatalogTrie, catalog_trie
 from convrec.project.device import release_memory
@@ -26,8 +24,6 @@ from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.logprobs import log_prob_head
 from convrec.training.rl.rollouts import generate_groups
 
-# The state of the constraint on the CPU; on the device; on the device, with passes as CUDA graphs, as in a training.
-WAYS = ("CPU state", "device state", "CUDA graphs")
 RTX_4090 = 165.2e12  # dense bfloat16; TRL's table of peaks lacks it
 
 
@@ -79,21 +75,8 @@ def catalog_of(items: int, vocab: int) -> tuple[Catalog, CatalogTrie, Any]:
     return world.catalog, catalog_trie(world.catalog, world.tokenizer), world.tokenizer
 
 
-@contextmanager
-def _decoding(way: str) -> Iterator[None]:
-    """Decode in one of `WAYS`."""
-    chosen, graphs = jump_forward._is_device, device_lists._Graphs
-    jump_forward._is_device = lambda _: way != WAYS[0]
-    if way != WAYS[2]:
-        device_lists._Graphs = lambda run, _: graphs(run, False)  # type: ignore[assignment, misc]
-    try:
-        yield
-    finally:
-        jump_forward._is_device, device_lists._Graphs = chosen, graphs  # type: ignore[misc]
-
-
 def constrained_speed(
-    model: Any, catalog: Catalog, trie: CatalogTrie, tokenizer: Any, lists: int, length: int, prompt: int, way: str
+    model: Any, catalog: Catalog, trie: CatalogTrie, tokenizer: Any, lists: int, length: int, prompt: int
 ) -> Speed:
     """Return the speed of sampled lists, guided by 200 random items each, as a training samples them."""
     constraint = RolloutConstraint(catalog, trie, length)
@@ -115,8 +98,7 @@ def constrained_speed(
         written.append(sum(map(len, found)))
 
     torch.manual_seed(0)
-    with _decoding(way):
-        seconds = least_seconds(sample, 2)
+    seconds = least_seconds(sample, 2)
     tokens = sum(written[1:]) / 2
     return Speed(tokens / seconds, lists / seconds, tokens / lists, seconds)
 
@@ -135,17 +117,16 @@ def head_milliseconds(model: Any, world: World, trie: CatalogTrie, tokens: int) 
     constraint.begin(prompts, [{"seen_titles": []} for _ in prompts])
     allowed = constraint.allowed(np.stack([ids.cpu().numpy(), mask.numpy()]), width)
     mask = mask.to(model.device)
-    ways: dict[str, tuple[RolloutConstraint | None, bool]] = {"whole vocabulary": (None, False)}
-    ways |= {"constrained": (constraint, False)}
+    ways = {"whole vocabulary": (None, False), "constrained": (allowed, False)}
     if model.device.type == "cuda":
-        ways |= {"constrained, compiled": (constraint, True)}
+        ways |= {"constrained, compiled": (allowed, True)}
     for name, (own, compiled) in ways.items():
-        score, times = log_prob_head(model, 1.0, 1.0, own, compiled), []
+        score, times = log_prob_head(model, 1.0, 1.0, compiled), []
         for _ in range(12):
             model.zero_grad()
             states.grad = None
             start = clock(model.device)
-            log_probs, _ = score(states, ids, mask, allowed if own else None)
+            log_probs, _ = score(states, ids, mask, own)
             log_probs.sum().backward()
             times.append(clock(model.device) - start)
         yield name, 1000 * median(times[2:])

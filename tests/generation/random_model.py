@@ -50,7 +50,7 @@ def main() -> None:
     engine = VllmEngine.load(options.model, "cpu", 4, trie.longest(REQUESTS[0].length), 1.0, trie, **machine)
     lists = []
     for penalty in PENALTIES:
-        shared = (engine._llm, engine.tokenizer, 4, MAX_NEW, penalty)
+        shared = (engine._model, engine.tokenizer, 4, MAX_NEW, penalty)
         lists.append(VllmEngine(*shared).generate(prompts_of(11)))
         lists.append(VllmEngine(*shared, trie).generate(prompts_of(11), REQUESTS))
     engine.close()

@@ -14,7 +14,7 @@ from convrec.data.sources.source import Source
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.line_tokens import completion_tokens, generation_prompt, item_token, tokenize_lines
-from convrec.generation.trie import CatalogTrie, ListRequest, catalog_trie
+from convrec.generation.trie import CatalogTrie, ListRequest, catalog_trie, require_length
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list
 from tests.rows import make_row
@@ -282,3 +282,11 @@ def test_rows_take_turns_and_leave_others_alone():
             token = _allowed(later).int().argmax(dim=1)
             later.advance(token)
             state.advance(token, first)
+
+
+def test_constrained_lists_that_cannot_be_whole_are_refused():
+    trie = catalog_trie(Catalog([item for item in FILMS if str(item).isascii()]), embedded())
+    longest = trie.longest(5)
+    require_length("rank_grpo.max_completion_length", longest, trie, 5)
+    with pytest.raises(InputError, match=f"rank_grpo.max_completion_length = {longest - 1}: .* set it to {longest} or"):
+        require_length("rank_grpo.max_completion_length", longest - 1, trie, 5)

@@ -135,8 +135,10 @@ def test_preflight_checks_every_model_of_the_parameters(hub, tmp_path, make_stor
     hub.refusals["owner/gated"] = (403, "GatedRepo")
     raw = load_params(ROOT / "params.yaml").model_dump()
     raw["base_model"]["name"], raw["demonstrations"]["embedder"]["name"] = "owner/gated", "owner/open"
+    raw["rank_grpo"]["start"] = f"owner/open@{COMMIT}"
     params = Params.model_validate(raw)
     checks = (check for make in CHECKS for check in make(params, Paths(tmp_path)))
-    refused, open_one = [(check.found, check.remedy) for check in checks if check.name == "model"]
+    refused, open_one, start = [(check.found, check.remedy) for check in checks if check.name == "model"]
     assert refused[0] == "owner/gated cannot be fetched" and "model owner/gated: gated; accept its terms" in refused[1]
     assert open_one == ("owner/open: license apache-2.0; no revision is pinned", "")
+    assert start == (f"owner/open: license apache-2.0; {COMMIT}", "")

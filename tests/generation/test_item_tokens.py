@@ -7,6 +7,7 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from scipy import sparse
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.constraint import ConstraintState
@@ -36,6 +37,15 @@ def _made(kind: str = "byte_level", tied: bool = True, catalog: Catalog = FILMS,
         torch.nn.init.normal_(head.weight, 1.0, 2.0)
         model.lm_head = head
     add_item_tokens(model, tokenizer, catalog, **options)
+    return model.eval(), tokenizer
+
+
+def _made_as(architecture: str, tied: bool):
+    tokenizer = copy.deepcopy(TOKENIZERS["byte_level"]())
+    torch.manual_seed(0)
+    small = {"vocab_size": len(tokenizer), **sizes(**WIDE), "tie_word_embeddings": tied}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **small))
+    add_item_tokens(model, tokenizer, FILMS)
     return model.eval(), tokenizer
 
 
@@ -122,8 +132,9 @@ def test_another_catalog_changes_nothing_but_its_new_and_its_lost_items(tmp_path
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_adapters_train_the_rows_of_items_alone(tied, tmp_path):
-    model, tokenizer = _made(tied=tied)
+@pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt_neox"])
+def test_adapters_train_the_rows_of_items_alone(architecture, tied, tmp_path):
+    model, tokenizer = _made_as(architecture, tied)
     base = save(tmp_path / "base", model, tokenizer)
     adapted = get_peft_model(load_model(base), lora_config(model.config, tokenizer, 2, 4, 0.0))
     optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)

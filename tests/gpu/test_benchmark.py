@@ -19,7 +19,7 @@ def test_it_writes_every_figure_and_prints_tables(tmp_path, monkeypatch, capsys,
     for own in found["step"]["tiny"].values():
         assert own["seconds"]["step"] > own["seconds"]["backward"] > 0 and own["peak_bytes"] > 0
         assert device == "cuda" or own["mfu_percent"] is None
-    assert found["rollouts"]["free"] > 0 and found["rollouts"]["16 lists, device state"]["tokens"] > 0
+    assert found["rollouts"]["free"] > 0 and found["rollouts"]["16 lists"]["tokens"] > 0
     assert 0 < found["constraint"]["share"] < 1 and found["constraint"]["guided, by jumps"] > 0
     assert found["head"]["constrained"] > 0
     text = capsys.readouterr().out

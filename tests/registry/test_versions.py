@@ -109,16 +109,15 @@ def test_each_domain_has_a_registered_model_of_its_own(store, tmp_path, monkeypa
     assert registry.model_name() == "convrec-songs"
 
 
-def test_what_became_of_the_versions_of_earlier_releases_is_said(store):
+def test_a_missing_champion_is_told_with_the_models_that_the_registry_has(store):
     with pytest.raises(InputError) as refused:
         registry.download_version("models:/convrec-movies@champion")
     assert "no version is the champion" in str(refused.value)
     assert "--model challenger" not in str(refused.value), "there is none"
-    store.create_registered_model("convrec-recommender")
-    with pytest.raises(
-        InputError, match="go on with them, set `registry: {model: convrec-recommender}` in params.yaml"
-    ):
-        registry.download_version("models:/convrec-movies@champion")
+    assert "also has" not in str(refused.value)
+    store.create_registered_model("convrec-books")  # of a worker's project; the service looks for another one
+    with pytest.raises(InputError, match="convrec-movies@champion.* also has convrec-books: CONVREC_MODEL, or else"):
+        registry.served_versions(with_challenger=False)
     create_name(store)
     store.set_registered_model_alias(registry.model_name(), registry.CHALLENGER, add_version(store))
     with pytest.raises(InputError, match="not promoted answers with --model challenger"):

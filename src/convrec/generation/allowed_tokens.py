@@ -15,10 +15,11 @@ class AllowedTokens:
     """The tokens allowed at T positions of each of B completions, as the places that differ from a base.
 
     The base of a position is a row of `bases`; `opened`, `closed` and `guided` are pairs of arrays, the position
-    (counted row by row) and the column. Columns are the trie's tokens, ascending (`CatalogTrie.alphabet`). `bias` is
-    what guidance adds to the logits of the guided places.
+    (counted row by row) and the column. A column is one of the trie's `tokens`. `bias` is what guidance adds to the
+    logits of the guided places.
     """
 
+    tokens: np.ndarray  # (A,), ascending: `CatalogTrie.alphabet`
     bases: np.ndarray  # (layers, A) booleans: the first tokens of roots, then none, then all
     layers: np.ndarray  # (B, T)
     opened: tuple[np.ndarray, np.ndarray]
@@ -37,7 +38,7 @@ class AllowedTokens:
             (positions[own] - start, columns[own])
             for own, (positions, columns) in zip(places, (self.opened, self.closed, self.guided), strict=True)
         )
-        return AllowedTokens(self.bases, layers, opened, closed, guided, self.bias[places[2]])
+        return AllowedTokens(self.tokens, self.bases, layers, opened, closed, guided, self.bias[places[2]])
 
     @classmethod
     def stack(cls, rows: Sequence["AllowedTokens"], width: int) -> "AllowedTokens":
@@ -53,7 +54,7 @@ class AllowedTokens:
             for pairs in zip(*((row.opened, row.closed, row.guided) for row in rows), strict=True)
         )
         bias = np.concatenate([row.bias for row in rows])
-        return cls(rows[0].bases, layers, opened, closed, guided, bias)
+        return cls(rows[0].tokens, rows[0].bases, layers, opened, closed, guided, bias)
 
     def booleans(self, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return what is allowed as booleans on this device. Shape: (B, T, A)."""
@@ -110,7 +111,7 @@ def allowed_tokens(
         row = int(np.flatnonzero(lost)[0])
         raise ValueError(f"completion {row}: it holds a token that its request does not allow; give the same request")
     guided, bias = _guidance(trie, requests, nodes, mask, closings)
-    return AllowedTokens(bases, layers, opened, closed, guided, bias)
+    return AllowedTokens(trie.alphabet, bases, layers, opened, closed, guided, bias)
 
 
 def _guidance(

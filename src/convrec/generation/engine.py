@@ -19,7 +19,7 @@ TokenIds = list[int]
 
 
 class Engine(ABC):
-    """Completes prompts greedily; an engine adds how its library completes token ids.
+    """Completes prompts greedily by a library's model; an engine adds how the library completes token ids.
 
     Every engine reads the same tokens: those of the chat template, or the ids it is given. A list ends before the
     tokenizer's end token. `repetition_penalty` above 1 lowers the score of every token that the prompt or the list
@@ -29,13 +29,14 @@ class Engine(ABC):
 
     def __init__(
         self,
+        model: Any,
         tokenizer: Any,
         batch_size: int,
         max_completion_length: int,
         repetition_penalty: float,
         trie: CatalogTrie | None = None,
     ):
-        self.tokenizer = tokenizer
+        self._model, self.tokenizer = model, tokenizer
         self._batch_size, self._max_completion_length = batch_size, max_completion_length
         self._repetition_penalty = repetition_penalty
         self._trie = trie
@@ -103,18 +104,6 @@ def token_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> list[TokenIds]:
 
 class TransformersEngine(Engine):
     """Greedy decoding with transformers, in batches sorted by length."""
-
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        batch_size: int,
-        max_completion_length: int,
-        repetition_penalty: float,
-        trie: CatalogTrie | None = None,
-    ):
-        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
-        self._model = model
 
     @classmethod
     def load(

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
+from transformers import AutoModelForCausalLM
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from convrec.generation.finite import check_weights
@@ -12,14 +13,19 @@ from convrec.generation.line_tokens import item_tokens
 from convrec.generation.pretrained import load_config, load_model
 
 
-def lora_config(config: Any, tokenizer: Any, r: int, lora_alpha: int, lora_dropout: float) -> LoraConfig:
+def lora_config(
+    config: Any, tokenizer: Any, r: int, lora_alpha: int, lora_dropout: float, trust_remote_code: bool = False
+) -> LoraConfig:
     """Return PEFT's configuration of adapters on every linear layer but the head, and of the rows of item tokens.
 
-    `config` is that of the model; PEFT finds the input embeddings, and the head that is tied to them.
+    `config` is that of the model. The rows are those of its input embeddings and of its head.
     """
     rows: Any = sorted(item_tokens(tokenizer).values()) or None
-    if rows and not config.get_text_config().tie_word_embeddings:
-        rows = {"embed_tokens": rows, "lm_head": rows}
+    if rows:
+        with torch.device("meta"):  # the modules without their weights
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        rows = {name: rows for name, module in model.named_modules() if module in ends}
     return LoraConfig(
         r=r,
         lora_alpha=lora_alpha,

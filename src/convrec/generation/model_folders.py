@@ -45,7 +45,7 @@ def _locate(name: str, what: str) -> Path:
             raise InputError(f"{what}: no such folder; give a model folder, a name on the hub, or models:/NAME@ALIAS")
         from convrec.generation.hub import cached_model  # noqa: PLC0415  (asks the hub)
 
-        folder = cached_model(name, [*_PATTERNS, "*.model"])
+        folder = cached_model(name, [*_PATTERNS, "*.model", "*.safetensors.index.json"])
     return folder
 
 

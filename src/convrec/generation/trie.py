@@ -321,3 +321,13 @@ def root_layers(trie: CatalogTrie) -> tuple[np.ndarray, np.ndarray]:
 def catalog_trie(catalog: Catalog, tokenizer: Any) -> CatalogTrie:
     """Return the trie of a catalog's lines, each item under its index; raises `InputError` for one it cannot write."""
     return CatalogTrie.build([str(item) for item in catalog.items], tokenizer)
+
+
+def require_length(name: str, max_completion_length: int, trie: CatalogTrie, size: int) -> None:
+    """Raise `InputError` where constrained lists of `size` items can take more tokens than the parameter allows."""
+    longest = trie.longest(size)
+    if longest > max_completion_length:
+        raise InputError(
+            f"{name} = {max_completion_length}: {size} items of the catalog can take {longest} tokens, and a "
+            f"constrained list must be whole; set it to {longest} or more"
+        )

@@ -87,18 +87,6 @@ class VllmEngine(Engine):
     vLLM gets token ids and returns them: the tokenizer is the project's own, as for transformers.
     """
 
-    def __init__(
-        self,
-        llm: Any,
-        tokenizer: Any,
-        batch_size: int,
-        max_completion_length: int,
-        repetition_penalty: float,
-        trie: CatalogTrie | None = None,
-    ):
-        super().__init__(tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
-        self._llm = llm
-
     @classmethod
     def load(
         cls,
@@ -140,13 +128,13 @@ class VllmEngine(Engine):
         return cls(llm, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
-        self._llm.llm_engine.engine_core.shutdown()
-        del self._llm
+        self._model.llm_engine.engine_core.shutdown()
+        del self._model
 
     def _complete(
         self, prompts: Sequence[TokenIds], requests: Sequence[ListRequest], order: list[int]
     ) -> Iterator[list[tuple[int, TokenIds]]]:
-        engine, decodings = self._llm.llm_engine, self._sampling_params(len(prompts), requests)
+        engine, decodings = self._model.llm_engine, self._sampling_params(len(prompts), requests)
         for index in order:
             engine.add_request(str(index), {"prompt_token_ids": prompts[index]}, decodings[index])
         finished = []

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "CONVREC_MODEL"  # the registered model's name, where there is no params.yaml
-_EARLIER_NAME = "convrec-recommender"  # of all models, in earlier releases
 CHALLENGER, CHAMPION = "challenger", "champion"
 CATALOG_TAG = DATA_TAGS[1]
 _CATALOG = "catalog.parquet"
@@ -150,8 +149,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     _require_files(paths, stage)
     tags, card = describe_version(params, paths, stage, model_name())
     versions = all_versions(client)
-    if not versions and (earlier := earlier_models(model_name())):
-        logger.warning("%s is a new name; %s", model_name(), earlier)
+    if not versions and (others := other_models(model_name())):
+        logger.warning("%s is a new model; %s", model_name(), others)
     require_catalog(paths)
     made_of = (CHECKPOINT_TAG, GUIDANCE_TAG)
     same = (one for one in versions if all(one.tags.get(name) == tags[name] for name in made_of))
@@ -224,17 +223,15 @@ def _require_files(paths: Paths, stage: str) -> None:
             raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
 
 
-def earlier_models(name: str) -> str:
-    """Return how to keep the versions of earlier releases, which had one name for all projects; empty without any."""
+def other_models(name: str) -> str:
+    """Return which other models the registry shows to this user, and how to use one; empty if it shows none."""
     try:
-        if name == _EARLIER_NAME or find_model(mlflow.MlflowClient(), _EARLIER_NAME) is None:
-            return ""
-    except MlflowException:  # not for this user
+        found = [model.name for model in mlflow.MlflowClient().search_registered_models(max_results=10)]
+    except MlflowException:
         return ""
-    return (
-        f"the versions of earlier releases are those of {_EARLIER_NAME}: to go on with them, set "
-        f"`registry: {{model: {_EARLIER_NAME}}}` in params.yaml, or {MODEL_VARIABLE} where it is set"
-    )
+    names = ", ".join(other for other in found if other != name)
+    chosen = f"{MODEL_VARIABLE}, or else registry.model in params.yaml, names the model to use"
+    return f"the registry also has {names}: {chosen}" if names else ""
 
 
 def _not_registered(uri: str, why: str) -> InputError:
@@ -243,7 +240,7 @@ def _not_registered(uri: str, why: str) -> InputError:
     if alias_version(CHALLENGER, name) is not None:
         remedies.append(f"the one that was not promoted answers with --model {CHALLENGER}")
     remedies.append("`python -m flows.train` trains and registers a model; or give a model's folder")
-    return InputError("; ".join(filter(None, [f"{uri}: not in the registry ({why})", *remedies, earlier_models(name)])))
+    return InputError("; ".join(filter(None, [f"{uri}: not in the registry ({why})", *remedies, other_models(name)])))
 
 
 def require_shared_items(catalogs: Mapping[str, Catalog]) -> None:

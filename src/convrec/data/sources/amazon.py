@@ -16,9 +16,11 @@ import polars as pl
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import prompt_key, require_filled
-from convrec.data.csv_files import scan_csv
+from convrec.data.csv_files import decode, scan_csv
+from convrec.data.json_lines import numbered_lines
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.interactions import Templates, read_items, user_rng
+from convrec.data.sources.interactions import Templates, user_rng
+from convrec.data.sources.item_files import ID, Row, index_items
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
@@ -38,7 +40,7 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
         if not path.is_file():
             remedy = f"data.path must hold {', '.join(FOLDERS.values())} with a CSV named as the file of data.catalog"
             raise InputError(f"{path}: no such file; {remedy}")
-    items, indices = read_items(folder / catalog, quarantine)
+    items, indices = index_items(folder / catalog, _items(folder / catalog), quarantine)
     templates, splits = Templates(*domain), dict[str, pd.DataFrame]()
     for split, path in paths.items():
         found = []
@@ -56,6 +58,17 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
     rows = pd.concat(require_filled(splits, remedy), names=["split"])
     rows = rows.reset_index("split").reset_index(drop=True)
     return Source(items, rows, rows.pop("split"), group="user_id")
+
+
+def _items(path: Path) -> list[Row]:
+    """Return the rows of the item file."""
+    rows: list[Row] = []
+    for place, line in numbered_lines(path):
+        fields = decode(line).rstrip("\r\n").split("\t")
+        if len(fields) != 3:
+            raise InputError(f"{path}: row {place}: {len(fields)} fields, not 3; take MiniOneRec's own file")
+        rows.append({"title": fields[1], ID: fields[2]})
+    return rows
 
 
 def _cells(path: Path) -> Iterator[tuple[Any, ...]]:

@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,31 +12,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from convrec.data.catalog import Catalog, build_catalog, title_of
-from convrec.data.catalog_files import metadata_columns, read_raw_rows
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import messages_of, prompt_key
-from convrec.data.csv_files import decode
-from convrec.data.json_lines import json_lines, numbered_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interaction_log import read_log
+from convrec.data.sources.item_files import read_items
 from convrec.data.sources.source import Source
-from convrec.data.titles import WRITTEN_YEAR, fold, normalise_text, usable_id
 from convrec.project.errors import InputError
 
-logger = logging.getLogger(__name__)
-
-Row = dict[str, object]
-ID = "item_id"  # where the readers of this module put it
-_IDS = ("movieId", "movie_id", "itemId", ID, "id", "parent_asin", "asin", "product_id")
-_FLAGS = 5  # the field of u.item where those of the genres begin, in the order of u.genre
-_GENRES = (
-    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
-    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
-)  # fmt: skip
-_NO_GENRE = ("unknown", "(no genres listed)")
-_AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "categories")  # what is read of a product
-_TITLE = re.compile(rf"(?P<title>[^(]+?)(?P<others>(?: ?\([^()]*\))*?)(?P<year> ?\({WRITTEN_YEAR}\))?")
-_OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
 _FILES = (
     *(("u.data", "u.item"), ("ratings.dat", "movies.dat")),
     *(("ratings.csv", "movies.csv"), ("ratings.csv", "items.csv")),
@@ -64,103 +46,6 @@ def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, 
         f"data.path = {str(folder)!r}: no log {log or 'of a known name'} with items {items or 'of a known name'} there "
         f"(found {', '.join(there)[:200]}); give their names in data.interactions.log and data.catalog"
     )
-
-
-def _movielens(path: Path) -> list[Row]:
-    """Return the films of `u.item` or `movies.dat`."""
-    separator, number = ("|", _FLAGS + len(_GENRES)) if path.name == "u.item" else ("::", 3)
-    films = []
-    for place, line in numbered_lines(path):
-        films.append(decode(line).rstrip("\r\n").split(separator))
-        if len(films[-1]) != number:
-            raise InputError(f"{path}: row {place}: {len(films[-1])} fields, not {number}; take MovieLens' own file")
-    if separator == "|":
-        for film in films:
-            film[2] = "|".join(genre for genre, flag in zip(_GENRES, film[_FLAGS:], strict=True) if flag == "1")
-    return [{ID: film[0], "title": film[1], "genres": film[2]} for film in films]
-
-
-def _info(path: Path) -> list[Row]:
-    """Return the items of MiniOneRec's `info` file."""
-    rows: list[Row] = []
-    for place, line in numbered_lines(path):
-        fields = decode(line).rstrip("\r\n").split("\t")
-        if len(fields) != 3:
-            raise InputError(f"{path}: row {place}: {len(fields)} fields, not 3; take MiniOneRec's own file")
-        rows.append({"title": fields[1], ID: fields[2]})
-    return rows
-
-
-def _natural(row: Row) -> Row:
-    """Return a film of MovieLens with its title as people write it, and without what stands for no genre.
-
-    `Postman, The (Postino, Il) (1994)` is The Postman (1994), also called Il Postino.
-    """
-    title, genres = row.get("title"), row.get("genres")
-    if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(normalise_text(title).split()))):
-        row = row | {"title": match["title"] + (match["year"] or ""), "aliases": _OTHER.findall(match["others"])}
-    genres = genres.split("|") if isinstance(genres, str) else genres
-    if isinstance(genres, list):
-        row = row | {"genres": [genre for genre in genres if genre not in _NO_GENRE]}
-    row.pop("release_date", None)  # the title has the year
-    return row
-
-
-def _line(row: Row, column: str) -> tuple[str, int | None, str] | None:
-    """Return the folded title, the year and the id of a row; None where one of them cannot be used."""
-    try:
-        (title, year), own_id = title_of(row), usable_id(row.get(column), column)
-    except ValueError:
-        return None
-    return (fold(title), year, own_id) if own_id else None
-
-
-def read_items(path: Path, quarantine: Quarantine, line_column: str | None = None) -> tuple[Catalog, dict[str, int]]:
-    """Return the catalog of an items file, and the index of each id.
-
-    MovieLens lists some films twice: there, ids of one title and year share an item. Elsewhere each id is an item;
-    where titles and years are equal and no `line_column` tells them apart, the id does, as in `Lamp - P7`. The file is
-    `u.item` or `movies.dat` of MovieLens, `meta_*.jsonl` of the Amazon reviews, `info/*.txt` of MiniOneRec, or any
-    catalog file (docs/data.md) with a column of ids. Raises `InputError` where it cannot be read, or has no ids.
-    """
-    if path.name in ("u.item", "movies.dat"):
-        rows = _movielens(path)
-    elif path.suffix == ".txt":
-        rows = _info(path)
-    elif path.name.startswith("meta_") and path.suffix == ".jsonl":
-        rows = [{name: row[name] for name in _AMAZON if row.get(name)} for _, row in json_lines(path)]
-    else:
-        rows = read_raw_rows(path)
-    names = {name for row in rows for name in row}
-    column = next((name for name in _IDS if name in names), None)
-    if column is None:
-        raise InputError(f"{path}: no column of ids (found {', '.join(sorted(names))[:300]}); name one of them {ID}")
-    is_movielens = column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat")
-    if is_movielens:
-        rows = [_natural(row) for row in rows]
-    fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
-    bare = [{name: value for name, value in row.items() if name not in ("id", ID)} for row in rows]
-    if line_column is None and not is_movielens:
-        line_column, lines = ID, [_line(row, column) for row in rows]
-        counts = Counter(line[:2] for line in {*lines} if line)
-        for row, line in zip(bare, lines, strict=True):
-            if line and counts[line[:2]] > 1:
-                row[ID] = line[2]
-        if number := sum(ID in row for row in bare):
-            remedy = "" if path.suffix == ".txt" else ", unless you set data.line_column"
-            note = "%s: %d items share title and year with another; their lines have their ids%s"
-            logger.warning(note, path, number, remedy)
-    catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
-    indices: dict[str, int] = {}
-    for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):
-        try:
-            key = usable_id(row.get(column), column)
-        except ValueError as problem:
-            quarantine.add("catalog", number, str(problem), row)
-            continue
-        if key and place is not None:
-            indices.setdefault(key, place)
-    return catalog, indices
 
 
 class Sizes(NamedTuple):

@@ -106,10 +106,10 @@ def list_all(*, as_json: AsJson = False) -> None:
         _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
     else:
         from convrec.registry.tracking import shown_uri
-        from convrec.registry.versions import earlier_models, model_name
+        from convrec.registry.versions import model_name, other_models
 
         where = f"No version of {model_name()} is registered yet at {shown_uri()}"
-        remedies = ["`python -m flows.train`, or `convrec registry register`", earlier_models(model_name())]
+        remedies = ["`python -m flows.train`, or `convrec registry register`", other_models(model_name())]
         print(f"{where}: {'; '.join(filter(None, remedies))}")
 
 

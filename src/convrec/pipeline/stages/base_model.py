@@ -12,9 +12,8 @@ from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
 from convrec.generation.item_tokens import MOST_ITEM_TOKENS, add_item_tokens
 from convrec.generation.line_tokens import closed, item_tokens
-from convrec.generation.list_lengths import require_length
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
-from convrec.generation.trie import catalog_trie
+from convrec.generation.trie import catalog_trie, require_length
 from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import PrinterCallback
 
@@ -14,8 +13,8 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
-from convrec.generation.line_tokens import item_tokens, keep_up
-from convrec.generation.model_folders import check_model, model_files
+from convrec.generation.line_tokens import keep_up
+from convrec.generation.model_folders import find_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.trie import catalog_trie
@@ -24,6 +23,7 @@ from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
+from convrec.project.locks import lock_file
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -147,6 +147,8 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         load_config(config.rewards.model, trust_remote_code=trust)
     tokenizer = load_tokenizer(start, trust_remote_code=trust)
     require_chat(tokenizer, f"rank_grpo.start = {config.start!r}")
+    # Before the arguments, with which ZeRO-3 begins.
+    adapters = config.lora and lora_config(model_config, tokenizer, **config.lora.model_dump(), trust_remote_code=trust)
     rewards, weights = _rewards(config.rewards, catalog, common.list_length)
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
@@ -174,7 +176,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
                 for reward in rewards
             ],
             callbacks=[history],
-            peft_config=lora_config(model_config, tokenizer, **config.lora.model_dump()) if config.lora else None,
+            peft_config=adapters,
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     measure = make_measure(
@@ -213,50 +215,44 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
 
 
 def find_start(params: Params, paths: Paths) -> str:
-    """Return the model that `rank_grpo.start` names: a folder, or a name on the Hugging Face hub.
+    """Return the folder of the model that `rank_grpo.start` names; what the hub has is downloaded to its cache.
 
-    Raises `InputError` for a folder that does not exist or lacks a required file.
+    Raises `InputError` for a folder that does not exist or lacks a required file, and where the hub lacks the model.
     """
-    start = params.rank_grpo.start
+    start, trust = params.rank_grpo.start, params.base_model.trust_remote_code
     if start == "sft":
         return str(paths.model("sft"))
     if start.startswith("models:/"):
         from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
 
-        model = str(download_checkpoint(start))
-    elif Path(start).is_dir():
-        check_model(Path(start), f"rank_grpo.start = {start!r}", params.base_model.trust_remote_code)
-        model = start
-    elif start.count("/") != 1 or start.startswith(("/", ".")):
-        raise InputError(f"rank_grpo.start = {start!r}: no such folder")
+        model = download_checkpoint(start)
     else:
-        model = start
+        model = find_model(start, "rank_grpo.start", trust)
     logger.info("starting from the weights of %s, with a new optimizer and schedule, at step 0", start)
-    return _with_new_items(model, paths.catalog, params.base_model.trust_remote_code)
+    return str(_with_new_items(model, paths.catalog, trust))
 
 
-def _with_new_items(model: str, catalog_file: Path, trust_remote_code: bool) -> str:
+def _with_new_items(model: Path, catalog_file: Path, trust_remote_code: bool) -> Path:
     """Return the model, or the folder of a copy with tokens for items of the catalog that are new to it."""
-    if not (Path(model).is_dir() and catalog_file.is_file()):  # a name on the hub; before the stage `data`
+    if not catalog_file.is_file():  # before the stage `data`
         return model
-    tokenizer = load_tokenizer(model, trust_remote_code=trust_remote_code)
-    if not item_tokens(tokenizer) or not keep_up(tokenizer, catalog := Catalog.read(catalog_file)):
+    catalog = Catalog.read(catalog_file)
+    if not keep_up(load_tokenizer(model, trust_remote_code=trust_remote_code), catalog):
         return model
-    folder = CHECKPOINTS / "starts" / fingerprint({"model": model}, [*model_files(Path(model)), catalog_file])
-    with PartialState().main_process_first():
+    folder = CHECKPOINTS / "starts" / fingerprint({"model": str(model)}, [*model_files(model), catalog_file])
+    with lock_file(folder.with_suffix(".lock")):  # the processes of a launch do not know each other yet
         if not folder.is_dir():
             new = folder.with_suffix(".partial")
             write_with_new_items(model, new, catalog, trust_remote_code)
             new.rename(folder)
-    return str(folder)
+    return folder
 
 
 def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) -> Path:
     """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
     start = start or find_start(params, paths)
-    given = [Path(start)] if Path(start).is_dir() else []
     guidance = paths.guidance.glob("*") if params.rank_grpo.constrained and params.rank_grpo.guided else ()
-    inputs = [*given, paths.split("train"), paths.catalog, *sorted(guidance)]
+    inputs = [*model_files(Path(start)), paths.split("train"), paths.catalog, *sorted(guidance)]
     parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
     parameters["repetition_penalty"] = params.common.repetition_penalty
     return training_folder("rank_grpo", parameters, inputs)

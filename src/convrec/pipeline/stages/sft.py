@@ -63,6 +63,7 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
     validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
     # bfloat16 loses small updates
     model = load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32)
+    adapters = config.lora and lora_config(model.config, tokenizer, **config.lora.model_dump(), trust_remote_code=trust)
     saved = train_sft(
         model,
         tokenizer,
@@ -76,7 +77,7 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
         validation=validation,
-        peft_config=lora_config(model.config, tokenizer, **config.lora.model_dump()) if config.lora else None,
+        peft_config=adapters,
         **config.model_dump(include=set(Optimization.model_fields)),
     )
     return saved, tokenizer

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from transformers.utils import is_torch_bf16_gpu_available
 from trl import GRPOConfig
 
-from convrec.generation.list_lengths import require_length
+from convrec.generation.trie import require_length
 from convrec.training.rl.advantages import Normalization
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.loss import Aggregation, Level

@@ -92,7 +92,7 @@ def add_log_prob_head(
 
     Shape: input_ids, attention_mask (B, L): prompts padded on the left, completions of width K on the right.
     """
-    original, score = model.forward, log_prob_head(model, penalty, temperature, constraint, compiled)
+    original, score = model.forward, log_prob_head(model, penalty, temperature, compiled)
 
     @functools.wraps(type(model).forward)
     def forward(
@@ -110,12 +110,10 @@ def add_log_prob_head(
     model.forward = MethodType(forward, model)
 
 
-def log_prob_head(
-    model: Any, penalty: float, temperature: float, constraint: RolloutConstraint | None, compiled: bool = False
-) -> Head:
+def log_prob_head(model: Any, penalty: float, temperature: float, compiled: bool = False) -> Head:
     """Return the function from last hidden states, input_ids and attention_mask to log-probabilities and entropies.
 
-    Under a constraint, it also takes which tokens are allowed.
+    Under a constraint, it also takes which tokens were allowed.
 
     Logits are computed for as many rows at a time as `MAX_LOGITS` allows. If that is not all rows, they are computed
     again in the backward pass. Under a constraint, only the logits of the catalog's tokens are, if these are at most
@@ -124,10 +122,6 @@ def log_prob_head(
     Shape: hidden states (B, K, hidden); input_ids, attention_mask (B, L); results (B, K).
     """
     log_probs_of = Compiler().compile(sampled_log_probs) if compiled else sampled_log_probs
-
-    @functools.cache
-    def alphabet_on(device: torch.device) -> torch.Tensor | None:
-        return None if constraint is None else torch.from_numpy(constraint.trie.alphabet).to(device)
 
     def score_in_chunks(
         states: torch.Tensor,
@@ -138,7 +132,7 @@ def log_prob_head(
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width, vocab = states.shape[1], text_config(model).vocab_size
         padding = mask[:, -width:] == 0
-        tokens = alphabet_on(ids.device)
+        tokens = None if open_rows is None else torch.from_numpy(open_rows.tokens).to(ids.device, non_blocking=True)
         is_cut = tokens is not None and 2 * len(tokens) <= vocab and _has_rows(model)
         to_logits = _logits_of(model, tokens if is_cut else None)
         if tokens is not None and is_cut:  # the others have probability 0, and a penalty of theirs changes nothing

@@ -38,6 +38,11 @@ class Layout(NamedTuple):
         completions = values[0, :, size:].unflatten(1, (len(self.prompt_of), self.width))
         return prompts.transpose(0, 1), completions.transpose(0, 1)
 
+    def states(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the completions' states (B, width, H) from those of the row (1, tokens, H)."""
+        size = len(self.prompt_of)
+        return hidden[0, -size * self.width :].unflatten(0, (size, self.width))
+
 
 def prompt_index(input_ids: torch.Tensor, attention_mask: torch.Tensor, width: int) -> list[int]:
     """Return the index of each row's prompt among the distinct prompts, in order of first occurrence.
@@ -116,10 +121,17 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
     """
     if _shares(model):
         numbers = prompt_index(input_ids, attention_mask, width)
-        if takes_flash(model, input_ids.device):
-            ids, position_ids, flash = flash_pack(input_ids, attention_mask, width, numbers)
-            return flash.states(_last_states(model, ids, position_ids, flash))
-        return packed_states(model, *pack(input_ids, attention_mask, width, numbers))
+        pack_row: Any = flash_pack if takes_flash(model, input_ids.device) else pack
+        ids, position_ids, layout = pack_row(input_ids, attention_mask, width, numbers)
+        output = model.base_model(
+            input_ids=ids,
+            attention_mask=ids.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
+            position_ids=position_ids,
+            layout=layout,
+            use_cache=False,
+        )
+        states: torch.Tensor = layout.states(output.last_hidden_state)
+        return states
     # cuDNN's attention, which PyTorch 2.11 prefers on an H100, gives NaN gradients where padding attends to nothing.
     torch.backends.cuda.enable_cudnn_sdp(False)
     options: dict[str, Any] = {}
@@ -127,25 +139,6 @@ def completion_states(model: Any, input_ids: torch.Tensor, attention_mask: torch
         options["position_ids"] = (attention_mask.cumsum(1) - 1).clamp(min=0)
     output = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False, **options)
     return output.last_hidden_state[:, -width - 1 : -1]
-
-
-def packed_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Return the last hidden states that predict the tokens of packed completions. Shape: (B, width, hidden)."""
-    size = len(layout.prompt_of)
-    states = _last_states(model, ids, position_ids, layout)
-    return states[0, -size * layout.width :].unflatten(0, (size, layout.width))
-
-
-def _last_states(model: Any, ids: torch.Tensor, position_ids: torch.Tensor, layout: Layout | FlashLayout) -> Any:
-    """Return the last hidden states of one row of tokens. Shape: (1, tokens, hidden)."""
-    output = model.base_model(
-        input_ids=ids,
-        attention_mask=ids.new_ones(1, 1, 1, 1),  # four dimensions: transformers then creates no mask
-        position_ids=position_ids,
-        layout=layout,
-        use_cache=False,
-    )
-    return output.last_hidden_state
 
 
 def takes_flash(model: Any, device: torch.device) -> bool:

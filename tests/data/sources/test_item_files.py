@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.interactions import read_items
+from convrec.data.sources.item_files import read_items
 from convrec.project.errors import InputError
 
 FILMS = [("1", "Toy Story (1995)", "Animation|Children's"), ("2", "Postman, The (Postino, Il) (1994)", "Drama")]
