@@ -29,6 +29,7 @@ from convrec.registry.tracking import (
     data_tags,
     end_pipeline_run,
     run_address,
+    runs_page,
     shown_address,
     start_pipeline_run,
 )
@@ -75,7 +76,7 @@ def bring_up_to_date(
 def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None]) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     seconds: dict[str, float] = {}
-    outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
+    outcome = {"run": "", "page": "", "version": "", "aliases": "", "decision": ""}
     ended, decision, summary = "KILLED", None, ""
     try:
         for place, stage in enumerate(stages):
@@ -89,6 +90,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                     require_machine(params)
                 run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
                 outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                outcome["page"] = shown_address(runs_page()) or ""
             began = time.monotonic()
             run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began
@@ -112,7 +114,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         raise
     finally:
         if outcome["run"]:
-            end_pipeline_run(outcome["run"], paths, ended, whole, summary)
+            end_pipeline_run(outcome["run"], paths, ended, whole, summary, decision.status if decision else "")
     if whole:
         text = "The decision, the test results, and the time of each stage"
         create_markdown_artifact(summary, key=f"{name}-results", description=text)
@@ -198,7 +200,7 @@ def _print(outcome: Outcome) -> None:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:
         lines.append(f"Report: {Paths().report}")
-    lines.append(f"Tracking UI: {shown_address('') or 'make ui'}")
+    lines.append(f"Tracking UI: {outcome['page'] or shown_address('') or 'make ui'}")
     if changed := changed_by_runs():
         lines.append(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
     if outcome["version"]:
