@@ -41,7 +41,7 @@ from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server, end_left_runs, private_server, server_failure
+from tasks.server import check_server, end_left_runs, private_server, server_failure, ui_line
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -90,6 +90,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                     require_machine(params)
                 run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
                 outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                logger.info(ui_line(), extra=SHOWN)
                 outcome["page"] = shown_address(runs_page()) or ""
             began = time.monotonic()
             run_stage(stage, forced, outcome["run"])
