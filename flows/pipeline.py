@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -202,8 +202,7 @@ def _print(outcome: Outcome) -> None:
     if outcome["version"]:
         lines.append(f"Report: {Paths().report}")
     lines.append(f"Tracking UI: {outcome['page'] or shown_address('') or 'make ui'}")
-    if changed := changed_by_runs():
-        lines.append(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
+    lines += changes_line(changed_by_runs())
     if outcome["version"]:
         # Commands that can be pasted; a version that is not the champion has to be named.
         name, items = "" if CHAMPION in outcome["aliases"] else " --model challenger", load_params().common.domain.items
@@ -213,3 +212,10 @@ def _print(outcome: Outcome) -> None:
         lines.append(f"  convrec app{name}   # ask it in a web page")
         lines.append("  convrec results   # every metric of the table")
     Console(highlight=False, soft_wrap=True).print(*lines, sep="\n", markup=False)
+
+
+def changes_line(files: Sequence[str]) -> list[str]:
+    """Return one line about the tracked files that a run has changed: why, and what to do; none without files."""
+    places = " ".join(dict.fromkeys(file.split("/")[0] for file in files))
+    text = "files that git tracks now hold this run's results: commit them to keep these, or restore the earlier ones"
+    return [f"{len(files)} {text} (git restore {places})"] if files else []
