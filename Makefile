@@ -99,7 +99,8 @@ docs-figures: $(READY)  ## draw README.md's figures from the last demo, and thos
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
-	@page=$$(python -c 'from convrec.registry.tracking import runs_page; print(runs_page())') || exit; \
+	@page=$$(python -c 'from convrec.project.config.params import load_params; from convrec.registry.tracking import runs_page; \
+		print(runs_page(max(load_params().common.cutoffs)))') || exit; \
 	(until sleep 0.5; kill -0 $$$$ || exit; python -c 'from urllib.request import urlopen; urlopen("http://127.0.0.1:$(PORT)/health")' 2> /dev/null; do :; done; \
 		echo "Runs: http://127.0.0.1:$(PORT)/#/$$page") & \
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT) \

@@ -91,7 +91,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                 run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
                 outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
                 logger.info(ui_line(), extra=SHOWN)
-                outcome["page"] = shown_address(runs_page()) or ""
+                outcome["page"] = shown_address(runs_page(max(params.common.cutoffs))) or ""
             began = time.monotonic()
             run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began

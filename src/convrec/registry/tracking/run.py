@@ -17,7 +17,6 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 from convrec.project.atomic import write_bytes
-from convrec.project.config.params import load_params
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
@@ -240,13 +239,13 @@ def end_pipeline_run(
         run.close(status)
 
 
-def runs_page() -> str:
-    """Return the page of all runs in MLflow, with columns for Rank-GRPO's NDCG and for the decision.
+def runs_page(widest: int) -> str:
+    """Return the page of all runs in MLflow, with columns for Rank-GRPO's NDCG at the widest cutoff and the decision.
 
     The columns are saved as the experiment's view `results`, which MLflow's menu *Views* has, too. Raises as `connect`
     does.
     """
-    experiment, widest = connect(), max(load_params().common.cutoffs)
+    experiment = connect()
     columns = [f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
     view = {"name": VIEW, "createdAt": 0, "state": json.dumps({"selectedColumns": columns})}
     client = mlflow.MlflowClient(tracking_uri())
