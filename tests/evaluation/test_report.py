@@ -144,6 +144,9 @@ def test_plots_below_each_other_have_one_axis(synthetic):
     ranges = [one["xaxis"]["range"] for one in slices]
     assert len(ranges) > 1 and all(one == ranges[0] for one in ranges) and ranges[0][0] < 0 < ranges[0][1]
     assert {one["margin"]["l"] for one in slices} == {104}
+    assert layouts["demonstrations"]["yaxis"]["ticktext"][:2] == ["Teacher", "Remap"], (
+        "beside the axis, also on a phone"
+    )
     steps = [layouts[name] for name in ("reward", "groups", "validation_ndcg", "validation_recall")]
     assert len({(*one["xaxis"]["range"], one["margin"]["l"]) for one in steps}) == 1
     assert all(axis["ticklabelstandoff"] > 0 for one in layouts.values() for axis in (one["xaxis"], one["yaxis"]))

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from convrec.evaluation.metrics import metric_label
@@ -33,17 +32,18 @@ def demonstration_figures(
     plots: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any], headline: str
 ) -> dict[str, Markup]:
     """Return the plots of the demonstrations: the score after each step, and the lists' popularity."""
-    bars, groups = [], {"held_out": ("held out", BLUE), "validation": ("validation", VERMILLION)}
-    for split, (name, color) in groups.items():
-        if split in metrics:
-            values = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
-            name, texts = f"{name}, {metrics[split]['prompts']:,} prompts", [f"{value:.2f}" for value in values]
-            steps, outside = list(DEMONSTRATION_STEPS.values()), {"textposition": "outside", "cliponaxis": False}
-            bars.append(go.Bar(x=steps, y=values, name=name, text=texts, marker_color=color, **outside))
+    steps, labels = [], list(DEMONSTRATION_STEPS.values())
+    for place, split in enumerate(split for split in ("held_out", "validation") if split in metrics):
+        scores = pd.DataFrame(metrics[split][step]["intervals"][headline] for step in DEMONSTRATION_STEPS)
+        scores["mean"] = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
+        name, rows = f"{split.replace('_', ' ')}, {metrics[split]['prompts']:,} prompts", range(len(labels))
+        steps.append(dots(scores, name, *LINES[place], [row + 0.24 * (place - 0.5) for row in rows], labels))
     names = {"ground_truth": "ground truth", "collaborative": "before Adjust", "adjust": "after Adjust"}
     popularity = lines(plots["popularity"], names, x="bucket")
     return {
-        "demonstrations": figure("demonstrations", bars, "", metric_label(headline)),
+        "demonstrations": figure(
+            "demonstrations", steps, metric_label(headline), "", 320, FROM_ZERO, left=104, **_places(labels)
+        ),
         "popularity": figure("popularity", popularity, "twentieth of the catalog", "share", **FROM_ZERO),
     }
 
