@@ -99,8 +99,12 @@ docs-figures: $(READY)  ## draw README.md's figures from the last demo, and thos
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 	@case "$${MLFLOW_TRACKING_URI:-}" in http*) echo "The tracking server's own UI: $$MLFLOW_TRACKING_URI"; exit 1;; esac
-	@echo "Runs: http://127.0.0.1:$(PORT)/#/experiments/1/runs?workflowType=machine_learning"
-	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT)
+	@page=$$(python -c 'from convrec.project.config.params import load_params; from convrec.registry.tracking import runs_page; \
+		print(runs_page(max(load_params().common.cutoffs)))') || exit; \
+	(until sleep 0.5; kill -0 $$$$ || exit; python -c 'from urllib.request import urlopen; urlopen("http://127.0.0.1:$(PORT)/health")' 2> /dev/null; do :; done; \
+		echo "Runs: http://127.0.0.1:$(PORT)/#/$$page") & \
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT) \
+		--workers 1 --uvicorn-opts "--log-level warning"
 
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect

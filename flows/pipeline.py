@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
@@ -29,6 +29,7 @@ from convrec.registry.tracking import (
     data_tags,
     end_pipeline_run,
     run_address,
+    runs_page,
     shown_address,
     start_pipeline_run,
 )
@@ -40,7 +41,7 @@ from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server, end_left_runs, private_server, server_failure
+from tasks.server import check_server, end_left_runs, private_server, server_failure, ui_line
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -75,7 +76,7 @@ def bring_up_to_date(
 def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None]) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     seconds: dict[str, float] = {}
-    outcome = {"run": "", "version": "", "aliases": "", "decision": ""}
+    outcome = {"run": "", "page": "", "version": "", "aliases": "", "decision": ""}
     ended, decision, summary = "KILLED", None, ""
     try:
         for place, stage in enumerate(stages):
@@ -89,6 +90,8 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                     require_machine(params)
                 run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
                 outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                logger.info(ui_line(), extra=SHOWN)
+                outcome["page"] = shown_address(runs_page(max(params.common.cutoffs))) or ""
             began = time.monotonic()
             run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began
@@ -112,7 +115,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         raise
     finally:
         if outcome["run"]:
-            end_pipeline_run(outcome["run"], paths, ended, whole, summary)
+            end_pipeline_run(outcome["run"], paths, ended, whole, summary, decision.status if decision else "")
     if whole:
         text = "The decision, the test results, and the time of each stage"
         create_markdown_artifact(summary, key=f"{name}-results", description=text)
@@ -198,9 +201,8 @@ def _print(outcome: Outcome) -> None:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:
         lines.append(f"Report: {Paths().report}")
-    lines.append(f"Tracking UI: {shown_address('') or 'make ui'}")
-    if changed := changed_by_runs():
-        lines.append(f"Committed files that differ now (commit them to keep this run): {', '.join(changed)}")
+    lines.append(f"Tracking UI: {outcome['page'] or shown_address('') or 'make ui'}")
+    lines += changes_line(changed_by_runs())
     if outcome["version"]:
         # Commands that can be pasted; a version that is not the champion has to be named.
         name, items = "" if CHAMPION in outcome["aliases"] else " --model challenger", load_params().common.domain.items
@@ -210,3 +212,10 @@ def _print(outcome: Outcome) -> None:
         lines.append(f"  convrec app{name}   # ask it in a web page")
         lines.append("  convrec results   # every metric of the table")
     Console(highlight=False, soft_wrap=True).print(*lines, sep="\n", markup=False)
+
+
+def changes_line(files: Sequence[str]) -> list[str]:
+    """Return one line about the tracked files that a run has changed: why, and what to do; none without files."""
+    places = " ".join(dict.fromkeys(file.split("/")[0] for file in files))
+    text = "files that git tracks now hold this run's results: commit them to keep these, or restore the earlier ones"
+    return [f"{len(files)} {text} (git restore {places})"] if files else []

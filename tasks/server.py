@@ -78,6 +78,13 @@ def _check_database(home: Path) -> None:
         raise Unavailable(f"{database}: {error}; end the process that uses it, then start again") from None
 
 
+def ui_line() -> str:
+    """Return where Prefect's UI shows the running flow, or how the next one can be seen there."""
+    if not PREFECT_API_URL.value():
+        return "to watch runs in Prefect's UI, start a server first: docs/operations.md#prefects-ui"
+    return f"in Prefect's UI: {redact(flow_run.ui_url)}"
+
+
 def server_failure(error: BaseException) -> Unavailable | None:
     """Return the error to report if Prefect's server failed, as it does with a full disk; None for another cause."""
     for one in causes(error):

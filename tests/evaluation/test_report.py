@@ -137,6 +137,21 @@ def test_only_the_ablation_shows_free_lists_and_slices_have_their_n(synthetic):
     assert "mentions3 or more" not in text and "3 or more9978970.170± 0.0250.270± 0.025" in text
 
 
+def test_plots_below_each_other_have_one_axis(synthetic):
+    layouts = dict(re.findall(r'<div id="plot-(\w+)".*?json">.*?("layout":.*?)</script>', synthetic.html, re.DOTALL))
+    layouts = {name: json.JSONDecoder().raw_decode(text, len('"layout":'))[0] for name, text in layouts.items()}
+    slices = [one for name, one in layouts.items() if name.startswith("slice_")]
+    ranges = [one["xaxis"]["range"] for one in slices]
+    assert len(ranges) > 1 and all(one == ranges[0] for one in ranges) and ranges[0][0] < 0 < ranges[0][1]
+    assert {one["margin"]["l"] for one in slices} == {104}
+    assert layouts["demonstrations"]["yaxis"]["ticktext"][:2] == ["Teacher", "Remap"], (
+        "beside the axis, also on a phone"
+    )
+    steps = [layouts[name] for name in ("reward", "groups", "validation_ndcg", "validation_recall")]
+    assert len({(*one["xaxis"]["range"], one["margin"]["l"]) for one in steps}) == 1
+    assert all(axis["ticklabelstandoff"] > 0 for one in layouts.values() for axis in (one["xaxis"], one["yaxis"]))
+
+
 def test_what_is_not_there_is_left_out(tmp_path, synthetic):
     """Real data without dates, constraint and slices, and trainings too short to log."""
     kept = {"dated": False, "systems": REAL, "without": ("slices",), "empty": ("sft",)}

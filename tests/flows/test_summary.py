@@ -8,6 +8,7 @@ from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.evaluation.comparison import Gain
 from convrec.project.paths import Paths
 from convrec.registry.decisions import ALREADY, LATENCY, Comparison, Decision, Gate, Side
+from flows.pipeline import changes_line
 from flows.summary import summarize
 from tests.evaluation.report_files import HOSTILE
 
@@ -56,3 +57,9 @@ def test_the_first_champion_and_a_version_that_is_champion_already(paths):
     assert first.startswith("- Version 4: **promoted** (the first)\n- Champion before this run: **none**\n- Finished")
     already = summarize({}, ["data"], Decision(ALREADY, "", "4", "4"), paths)
     assert already.splitlines()[1].startswith("- Finished")
+
+
+def test_one_line_tells_of_tracked_files_that_a_run_has_changed():
+    (line,) = changes_line(["dvc.lock", "metrics/evaluate.json", "metrics/sft.json", "plots/sft.csv"])
+    assert line.startswith("4 files that git tracks now hold this run's results: ")
+    assert line.endswith("(git restore dvc.lock metrics plots)") and changes_line([]) == []

@@ -1,4 +1,5 @@
 import json
+import logging
 import shutil
 import sys
 import unicodedata
@@ -8,6 +9,7 @@ from io import StringIO
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
@@ -210,6 +212,7 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     wishes, *table = cli("recommend", "I loved Heat", *options).out.splitlines()
     assert wishes == "like: Heat" and len(table) == 4 and table[0].split() == ["rank", "item", "reasons"]
     assert any("  Like Heat (1975): " in line for line in table) and all(len(line) <= 100 for line in table)
+    assert not logging.getLogger("convrec.classical.evidence").isEnabledFor(logging.INFO), "of one question"
     monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
     rows = json.loads(cli("recommend", "-", *options, "--json").out)
     assert [set(row) for row in rows] == [{"rank", "title", "year", "reasons"}] * 3
@@ -221,7 +224,10 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recommend", "x", "--model", "nowhere"], "--model nowhere: not a model's folder; give one with config.json"),
+        (
+            ["recommend", "x", "--model", "nowhere"],
+            "--model nowhere: not a model's folder; give `champion`, `challenger`, ",
+        ),
         (["recommend", "x"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
         (["app", "--port", "99999"], 'Invalid value "99999" for --port. Must be <= 65535.'),
         (["app"], "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
@@ -237,6 +243,19 @@ def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_s
     status, _, output = cli(*arguments)
     last = output.splitlines()[-1]
     assert status == 2 and last.startswith(f"convrec {arguments[0]}: ") and message in last
+
+
+def test_a_service_says_that_it_loads_before_its_libraries_are_imported(tmp_path, monkeypatch, cli):
+    shown = []
+
+    def status(_console, text):
+        shown.append((text, "convrec.registry.recommenders" in sys.modules))
+        raise InputError("seen")
+
+    monkeypatch.delitem(sys.modules, "convrec.registry.recommenders", raising=False)
+    monkeypatch.setattr(Console, "status", status)
+    assert cli("app").status == 2 and cli("recommend", "x").status == 2
+    assert shown == [("loading the service", False), ("loading champion", False)]
 
 
 def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import base64
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_H
 from starlette.testclient import TestClient
 
 from convrec.project.errors import InputError, NoSpace, Unavailable
-from tasks.server import check_server, private_server, server_failure
+from tasks.server import check_server, private_server, server_failure, ui_line
 
 
 def test_the_temporary_server_answers_its_run_alone(monkeypatch, tmp_path):
@@ -62,3 +63,13 @@ def test_an_error_does_not_show_the_password_of_the_shared_server(url):
     ):
         check_server()
     assert "s3cret" not in str(error.value)
+
+
+def test_a_run_tells_where_the_ui_shows_it_or_how_to_have_one(monkeypatch):
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "one")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:4200/api"}):
+        assert ui_line() == "in Prefect's UI: http://127.0.0.1:4200/flow-runs/flow-run/one"
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        page, heading = ui_line().rpartition(" ")[2].split("#")
+    text = (Path(__file__).parents[2] / page).read_text()
+    assert heading in [line.strip("# ").lower().replace(" ", "-").replace("'", "") for line in text.splitlines()]

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from markupsafe import Markup
 
 from convrec.evaluation.metrics import metric_label
@@ -33,17 +32,18 @@ def demonstration_figures(
     plots: Mapping[str, pd.DataFrame], metrics: Mapping[str, Any], headline: str
 ) -> dict[str, Markup]:
     """Return the plots of the demonstrations: the score after each step, and the lists' popularity."""
-    bars, groups = [], {"held_out": ("held out", BLUE), "validation": ("validation", VERMILLION)}
-    for split, (name, color) in groups.items():
-        if split in metrics:
-            values = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
-            name, texts = f"{name}, {metrics[split]['prompts']:,} prompts", [f"{value:.2f}" for value in values]
-            steps, outside = list(DEMONSTRATION_STEPS.values()), {"textposition": "outside", "cliponaxis": False}
-            bars.append(go.Bar(x=steps, y=values, name=name, text=texts, marker_color=color, **outside))
+    steps, labels = [], list(DEMONSTRATION_STEPS.values())
+    for place, split in enumerate(split for split in ("held_out", "validation") if split in metrics):
+        scores = pd.DataFrame(metrics[split][step]["intervals"][headline] for step in DEMONSTRATION_STEPS)
+        scores["mean"] = [metrics[split][step][headline] for step in DEMONSTRATION_STEPS]
+        name, rows = f"{split.replace('_', ' ')}, {metrics[split]['prompts']:,} prompts", range(len(labels))
+        steps.append(dots(scores, name, *LINES[place], [row + 0.24 * (place - 0.5) for row in rows], labels))
     names = {"ground_truth": "ground truth", "collaborative": "before Adjust", "adjust": "after Adjust"}
     popularity = lines(plots["popularity"], names, x="bucket")
     return {
-        "demonstrations": figure("demonstrations", bars, "", metric_label(headline)),
+        "demonstrations": figure(
+            "demonstrations", steps, metric_label(headline), "", 320, FROM_ZERO, left=104, **_places(labels)
+        ),
         "popularity": figure("popularity", popularity, "twentieth of the catalog", "share", **FROM_ZERO),
     }
 
@@ -54,12 +54,11 @@ def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], 
     A vertical line marks the chosen checkpoint. All plots of Rank-GRPO have the same steps on their axes.
     """
     figures, reward, by_rank, frame = {}, plots["reward"], plots["reward_by_rank"], plots["validation"]
-    last = max((part["step"].max() for part in (reward, by_rank, frame) if not part.empty), default=1)
-    steps = {"range": [-0.02 * last, 1.02 * last]}  # room for the markers at both ends
+    steps = _from_zero(max((part["step"].max() for part in (reward, by_rank, frame) if not part.empty), default=1))
     if not plots["sft"].empty:
         losses = {"loss": ("training", BLUE, None), "validation_loss": ("validation", VERMILLION, "square")}
         traces = [curve(plots["sft"].dropna(subset=name), name, *style) for name, style in losses.items()]
-        figures["sft"] = figure("sft", traces, "step", "loss")
+        figures["sft"] = figure("sft", traces, "step", "loss", x_axis=_from_zero(plots["sft"]["step"].max()))
     for name, (column, title) in _OF_STEPS.items():
         if column in reward and reward[column].notna().any():
             mean = reward.assign(**{column: smoothed(reward[column])})
@@ -84,10 +83,15 @@ def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], 
     return figures
 
 
+def _from_zero(last: float) -> dict[str, Any]:
+    """Return a horizontal axis from 0 to `last`, with room for the markers at both ends."""
+    return {"range": [-0.02 * last, 1.02 * last]}
+
+
 def _places(labels: Sequence[str]) -> dict[str, Any]:
     """Return a vertical axis with labels at positions 0, 1, …, from top to bottom."""
     ends = [len(labels) - 0.4, -0.8]
-    return {"tickvals": list(range(len(labels))), "ticktext": list(labels), "range": ends, "ticklabelstandoff": 8}
+    return {"tickvals": list(range(len(labels))), "ticktext": list(labels), "range": ends}
 
 
 def system_figures(
@@ -105,9 +109,10 @@ def system_figures(
         "ladder": _ladder_figure(evaluation, systems, metric),
         "hits": figure("hits", hits, "rank", "share of rows with a hit", 340, **FROM_ZERO),
     }
-    for kind, slices in evaluation.get("slices", {}).items():
-        if len(slices) == 1:
-            continue
+    shown = {kind: slices for kind, slices in evaluation.get("slices", {}).items() if len(slices) > 1}
+    scores = [part[key][metric] for slices in shown.values() for part in slices.values() for key in ranks]
+    one_axis = _from_zero(max((score["high"] or score["mean"] for score in scores), default=1))
+    for kind, slices in shown.items():
         labels = [f"{name.replace('_', ' ')}<br>n = {part['n_rows']:,}" for name, part in slices.items()]
         traces = []
         for place, key in enumerate(ranks):
@@ -115,7 +120,7 @@ def system_figures(
             above = [row + 0.24 * (place - (len(ranks) - 1) / 2) for row in range(len(labels))]
             traces.append(dots(scores, systems[key], *LINES[place], above, labels))
         name, height = f"slice_{kind}", 110 + 34 * max(2, len(labels)) + 10 * len(labels)
-        figures[name] = figure(name, traces, metric_label(metric), "", height, FROM_ZERO, **_places(labels))
+        figures[name] = figure(name, traces, metric_label(metric), "", height, one_axis, left=104, **_places(labels))
     return figures
 
 

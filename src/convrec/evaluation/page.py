@@ -75,20 +75,23 @@ def figure(
     height: int = 300,
     x_axis: Mapping[str, Any] = MappingProxyType({}),
     layout: Mapping[str, Any] = MappingProxyType({}),
+    left: int = 72,
     **y_axis: Any,
 ) -> Markup:
     """Return a plot as HTML; the page's script draws it.
 
-    Axes are fixed, so that touching a plot scrolls the page.
+    Axes are fixed, so that touching a plot scrolls the page. `left` is the room for the labels of the vertical axis, in
+    pixels; the axes of plots with the same room stand below each other.
     """
     axis = {"fixedrange": True, "automargin": True, "gridcolor": GRID, "linecolor": AXIS, "zeroline": False}
+    axis["ticklabelstandoff"] = 6
     clear = "rgba(0,0,0,0)"
     whole = {
         "template": "none",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": INK},
         "paper_bgcolor": clear,
         "plot_bgcolor": clear,
-        "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
+        "margin": {"l": left, "r": 8, "t": 28, "b": 8},
         "xaxis": {**axis, "title": {"text": x_title}, **x_axis},
         "yaxis": {**axis, "title": {"text": y_title}, **y_axis},
         "legend": {"orientation": "h", "traceorder": "normal", "x": 0, "y": 1.02, "yanchor": "bottom"},

@@ -1,9 +1,18 @@
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 
+from convrec.project.paths import Paths
 from convrec.registry import tracking
+from tests.registry.tracking.server import free_port
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_stage_records_the_machine(project, make_store, monkeypatch):
@@ -21,3 +30,33 @@ def test_a_stage_records_the_machine(project, make_store, monkeypatch):
             assert samples.acquire(timeout=60)
     values = client.get_run(run.run_id).data.metrics
     assert 0 < values["system/system_memory_usage_percentage"] <= 100 and values["system/disk_available_megabytes"]
+
+
+def test_the_list_of_runs_has_columns_for_the_test_result_and_the_decision(project, make_store):
+    client = make_store(project)
+    page = tracking.runs_page(20)
+    key = page.rpartition("=")[2]
+    view = json.loads(client.get_experiment_by_name("convrec").tags[f"mlflow.sharedViewState.{key}"])
+    metric, tag = json.loads(view["state"])["selectedColumns"]
+    recorded = tracking.metric_values(json.loads((ROOT / "metrics/evaluate.json").read_text()), "test/")
+    assert metric.removeprefix("metrics.").strip("`") in recorded and view["name"] == key
+    run = tracking.start_pipeline_run("train tiny", {})
+    tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False, decision="promoted")
+    assert client.get_run(run).data.tags[tag.removeprefix("tags.").strip("`")] == "promoted"
+
+
+def test_the_address_of_the_runs_is_printed_once_the_server_answers(tmp_path):
+    programs, port, answers = tmp_path / ".venv/bin", str(free_port()), tmp_path / "answers"
+    programs.mkdir(parents=True)
+    server = f"touch {answers}\nmkdir health\nexec {sys.executable} -m http.server {port} --bind 127.0.0.1 > /dev/null"
+    page = f'case "$2" in *runs_page*) echo PAGE;; *) exec {sys.executable} "$@";; esac'
+    for name, lines in {"python": page, "mlflow": server}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (programs / name).chmod(0o755)
+    command = ["make", "--file", str(ROOT / "Makefile"), "ui", "READY=", f"PORT={port}"]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, cwd=tmp_path, **options) as process:
+        try:
+            assert process.stdout.readline() == f"Runs: http://127.0.0.1:{port}/#/PAGE\n" and answers.exists()
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """`convrec recommend`, `chat`, `app`, `serve`, `vllm-server`: a model for one or many users."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from convrec.pipeline.commands import app as commands
 from convrec.project.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from convrec.service.app.keys import Keys
     from convrec.service.app.metrics import Metrics
     from convrec.service.recommender import Recommender
@@ -94,10 +97,16 @@ def chat(*, asking: Asking = _ASKING) -> None:
         raise _NOT_UTF8 from None
 
 
-def _open(name: str) -> "Recommender":
+def _loading(what: str) -> "Status":
+    """Return a live line for the terminal; the libraries of a model take seconds."""
     from rich.console import Console
 
-    with Console(stderr=True).status(f"loading {name}"):  # its libraries take seconds
+    logging.getLogger("convrec.classical").setLevel(logging.WARNING)  # its progress, of one question at a time
+    return Console(stderr=True).status(f"loading {what}")
+
+
+def _open(name: str) -> "Recommender":
+    with _loading(name):
         from convrec.registry.recommenders import open_recommender
 
         return open_recommender(name)
@@ -228,14 +237,15 @@ def vllm_server(
 
 def _run(options: Serving, port: int, challenger: str | None, has_page: bool, keys: "Keys | None" = None) -> None:
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
-    from convrec.registry.recommenders import RegistrySource
-    from convrec.registry.versions import MODEL_VARIABLE, model_name
-    from convrec.service.app.metrics import Metrics
-    from convrec.service.app.server import hosts_of, listening, make_app, run
-    from convrec.service.app.service import Limits, Service
-    from convrec.service.feedback import JOURNAL, FeedbackRecorder, FeedbackStore, feedback_url
-    from convrec.service.live import LiveModels
-    from convrec.service.live_evidence import LiveEvidence
+    with _loading("the service"):
+        from convrec.registry.recommenders import RegistrySource
+        from convrec.registry.versions import MODEL_VARIABLE, model_name
+        from convrec.service.app.metrics import Metrics
+        from convrec.service.app.server import hosts_of, listening, make_app, run
+        from convrec.service.app.service import Limits, Service
+        from convrec.service.feedback import JOURNAL, FeedbackRecorder, FeedbackStore, feedback_url
+        from convrec.service.live import LiveModels
+        from convrec.service.live_evidence import LiveEvidence
 
     if options.evidence == "live" and options.feedback == "none":
         raise InputError("--evidence live learns from feedback; leave out `--feedback none`")

@@ -20,6 +20,7 @@ from convrec.registry.tracking.run import (
     group_run,
     log_text,
     run_address,
+    runs_page,
     shown_address,
     stage_run,
     start_pipeline_run,

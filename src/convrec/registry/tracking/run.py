@@ -1,5 +1,6 @@
 """Runs: records are written to a journal first, and sent to MLflow in the background."""
 
+import json
 import logging
 import math
 import os
@@ -38,6 +39,7 @@ from convrec.registry.tracking.store import connect, shown_uri, store_error, tra
 
 logger = logging.getLogger(__name__)
 
+DECISION_TAG, VIEW = "decision", "results"  # of a pipeline's run; of the experiment
 PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that it starts
 
 
@@ -210,17 +212,20 @@ def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] |
     return run.run_id
 
 
-def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True, summary: str = "") -> None:
+def end_pipeline_run(
+    run_id: str, paths: Paths, status: str, whole: bool = True, summary: str = "", decision: str = ""
+) -> None:
     """Close the parent run with the status FINISHED, FAILED or KILLED.
 
-    It records the versions at its end, and the Markdown `summary`, which MLflow shows as the run's description. A
-    finished run of the `whole` graph also gets the test metrics and the run's report.
+    It records the versions at its end, the status of its `decision` about a promotion, and the Markdown `summary`,
+    which MLflow shows as the run's description. A finished run of the `whole` graph also gets the test metrics and the
+    run's report.
     """
     run, files = _open.pop(run_id), read_versions(paths.root)
     try:
         run.log_versions(files)
-        description = {DESCRIPTION_TAG: summary} if summary else {}
-        run.set_tags({**version_tags(files), **data_tags(paths), **description})
+        own = {name: text for name, text in ((DESCRIPTION_TAG, summary), (DECISION_TAG, decision)) if text}
+        run.set_tags({**version_tags(files), **data_tags(paths), **own})
         if status == "FINISHED" and whole:
             run.log_metrics(metric_values(orjson.loads(paths.metrics("evaluate").read_bytes()), "test/"))
             for name in ("catalog", "train", "validation", "test"):
@@ -232,6 +237,20 @@ def end_pipeline_run(run_id: str, paths: Paths, status: str, whole: bool = True,
         raise
     finally:
         run.close(status)
+
+
+def runs_page(widest: int) -> str:
+    """Return the page of all runs in MLflow, with columns for Rank-GRPO's NDCG at the widest cutoff and the decision.
+
+    The columns are saved as the experiment's view `results`, which MLflow's menu *Views* has, too. Raises as `connect`
+    does.
+    """
+    experiment = connect()
+    columns = [f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
+    view = {"name": VIEW, "createdAt": 0, "state": json.dumps({"selectedColumns": columns})}
+    client = mlflow.MlflowClient(tracking_uri())
+    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{VIEW}", json.dumps(view))
+    return f"experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 
 def run_address(run_id: str) -> str | None:
