@@ -34,6 +34,7 @@ from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, download_version, model_name
+from convrec.service.reasons import EXAMPLES
 from tests.preloaded import preloaded_environment
 from tests.registry.tracking.server import free_port
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
@@ -71,7 +72,7 @@ def client(project, trained):
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
         assert words in trained.stdout
-    assert '\n  convrec recommend "Some movies, please"   ' in trained.stdout, "a line to paste"
+    assert f"\n  convrec recommend '{EXAMPLES[0].text}'   " in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     baselines = set(BASELINES) - {"sasrec"}  # the embedded world's histories have no order

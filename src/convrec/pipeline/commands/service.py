@@ -40,7 +40,7 @@ class Asking:
         n: Number of items.
         deny: Never recommend this title; repeatable.
         allow: Recommend only this title; repeatable.
-        model: champion, challenger, models:/NAME@ALIAS or a folder.
+        model: champion, challenger, demo, models:/NAME@ALIAS or a folder.
     """
 
     n: Annotated[PositiveInt, Parameter(name="-n")] = 20
