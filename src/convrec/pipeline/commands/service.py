@@ -62,7 +62,7 @@ def recommend(
 ) -> None:
     """Answer a conversation with a ranked list (docs/recommender.md).
 
-    Example: convrec recommend "I loved Heat"
+    Example: convrec recommend "A romantic comedy for date night"
 
     Args:
         conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
