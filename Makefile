@@ -23,9 +23,9 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | column -t -s '|'
 
 $(READY): EXTRAS := embedders,server
-$(READY): GB := 2.4
+$(READY): GB := 2.5
 $(DEV): EXTRAS := dev
-$(DEV): GB := 3.2
+$(DEV): GB := 3.3
 
 # By uv, which takes torch's build for this machine, if it is here and succeeds; else by pip.
 $(READY) $(DEV): pyproject.toml requirements/constraints.txt

@@ -1,7 +1,7 @@
 """What a newcomer meets first: the installation, the packaged model, and the requests that the documentation shows."""
 
-import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -62,24 +62,36 @@ def test_the_documentation_and_the_help_show_only_these_requests():
     assert not {(page, request) for page, request in shown if request not in {one.text for one in EXAMPLES}}
 
 
-def _make(folder: Path, target: str, uv_status: int | None) -> list[str]:
-    """Return the installations of a target in an empty folder, with stand-ins for Python and uv."""
-    log, programs = folder / "log", folder / "programs"
-    (folder / "venv" / "bin").mkdir(parents=True)
+def _install(folder: Path, uv_status: int | None) -> list[str]:
+    """Return the calls of the installers in an empty folder, with stand-ins for Python, pip and uv."""
+    log, programs, python = folder / "log", folder / "programs", folder / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
     programs.mkdir()
-    stand_ins = {programs / "python3": ("", 0), folder / "venv" / "bin" / "python": ("pip", 0)}
+    (programs / "touch").symlink_to(str(shutil.which("touch")))
+    stand_ins = {programs / "python3": "exit 0", python: f'echo "pip $*" >> {log}'}
     if uv_status is not None:
-        stand_ins[programs / "uv"] = ("uv", uv_status)
-    for path, (name, status) in stand_ins.items():
-        path.write_text(f'#!/bin/sh\n[ -z "{name}" ] || echo "{name} $*" >> {log}\nexit {status}\n')
+        stand_ins[programs / "uv"] = f'echo "uv $*" >> {log}; exit {uv_status}'
+    for path, command in stand_ins.items():
+        path.write_text(f"#!/bin/sh\n{command}\n")
         path.chmod(0o755)
-    command = ["make", "--directory", str(ROOT), f"VENV={folder / 'venv'}", target]
-    path = f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin"
-    subprocess.run(command, env={"PATH": path}, check=True, capture_output=True)
-    subprocess.run(command, env={"PATH": path}, check=True, capture_output=True)  # finds it done
-    return [re.sub(r"^(\w+) .*'?\.\[([\w,]+)\]'?.*", r"\1 \2", line) for line in log.read_text().splitlines()]
+    for _ in range(2):  # the second time, all is there
+        command = [str(shutil.which("make")), "--directory", str(ROOT), f"VENV={folder / 'venv'}", "install"]
+        subprocess.run(command, env={"PATH": str(programs)}, check=True, capture_output=True)
+    return log.read_text().splitlines()
 
 
 @pytest.mark.parametrize(("uv_status", "installers"), [(None, ["pip"]), (0, ["uv"]), (2, ["uv", "pip"])])
-def test_the_pipeline_is_installed_without_what_tests_need(tmp_path, uv_status, installers):
-    assert _make(tmp_path, "install", uv_status) == [f"{name} embedders,server" for name in installers]
+def test_uv_installs_where_it_is_there_and_pip_where_it_fails(tmp_path, uv_status, installers):
+    calls = _install(tmp_path, uv_status)
+    assert [call.split()[0] for call in calls] == installers
+    assert all(call.endswith("-c requirements/constraints.txt -e .[embedders,server]") for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("target", "extras"),
+    [("try", "embedders,server"), ("demo", "embedders,server"), ("test", "dev"), ("check", "dev"), ("test-ci", "dev")],
+)
+def test_only_tests_and_checks_install_what_they_need(tmp_path, target, extras):
+    command = ["make", "--dry-run", "--directory", str(ROOT), f"VENV={tmp_path}", target]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert set(re.findall(r"-e '\.\[(.*?)\]'", printed)) == {extras}
