@@ -21,28 +21,6 @@ _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
 _MAX_EXAMPLES, _FEWEST_FITTING = 4, 10  # the items of the catalog that fit an example
 
 
-class Example(NamedTuple):
-    """A request, and what fits it: items with all these genres, of this decade."""
-
-    text: str
-    genres: frozenset[str]
-    decade: int | None = None
-
-    def fits(self, item: Item) -> bool:
-        """Return whether an item fits the request."""
-        in_decade = self.decade is None or (item.year or 0) // 10 * 10 == self.decade
-        return in_decade and self.genres <= {fold(genre) for genre in genres_of(item)}
-
-
-# Requests for movies, in the app, the terminal and the documentation. A test asks the packaged model.
-EXAMPLES = (
-    Example("I loved Toy Story, Finding Nemo and Up. What else would I like?", frozenset({"animation", "family"})),
-    Example("A romantic comedy for date night", frozenset({"romance", "comedy"})),
-    Example("An action movie from the 80s", frozenset({"action"}), 1980),
-    Example("Fantasy with magic and dragons", frozenset({"fantasy"})),
-)
-
-
 def short_values(item: Item) -> dict[str, list[str]]:
     """Return the values of each metadata field that lists short values, such as genres; prose fields are left out."""
     fields = {name: [part.strip() for part in text.split(",") if part.strip()] for name, text in item.metadata.items()}
@@ -89,6 +67,28 @@ class Reasons:
             [*_liked(number), *_mentioned(item, words, decades), *_shared(item, named)]
             for item, number in zip(items, people, strict=True)
         ]
+
+
+class Example(NamedTuple):
+    """A request, and what fits it: items with all these genres, of this decade."""
+
+    text: str
+    genres: frozenset[str]
+    decade: int | None = None
+
+    def fits(self, item: Item) -> bool:
+        """Return whether an item fits the request."""
+        in_decade = self.decade is None or (item.year or 0) // 10 * 10 == self.decade
+        return in_decade and self.genres <= {fold(genre) for genre in genres_of(item)}
+
+
+# Requests for movies, in the app, the terminal and the documentation. A test asks the packaged model.
+EXAMPLES = (
+    Example("I loved Toy Story, Finding Nemo and Up. What else would I like?", frozenset({"animation", "family"})),
+    Example("A romantic comedy for date night", frozenset({"romance", "comedy"})),
+    Example("An action movie from the 80s", frozenset({"action"}), 1980),
+    Example("Fantasy with magic and dragons", frozenset({"fantasy"})),
+)
 
 
 def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]:
