@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two marker files: the environment has what the pipeline and the service need, and also what tests and checks need.
 READY := $(VENV)/.ready
+DEV := $(VENV)/.dev
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
 # With PROFILE and DATA, params.yaml is changed first; otherwise it is used unchanged.
@@ -20,15 +22,29 @@ SIZE ?= 0.5b
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | column -t -s '|'
 
-$(READY): pyproject.toml requirements/constraints.txt
+$(READY): EXTRAS := embedders,server
+$(READY): GB := 2.5
+$(DEV): EXTRAS := dev
+$(DEV): GB := 3.3
+
+# By uv, which takes torch's build for this machine, if it is here and succeeds; else by pip.
+$(READY) $(DEV): pyproject.toml requirements/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "convrec needs Python 3.11 or newer; name it with make PYTHON=...")'
-	@echo "installing into $(VENV): 3.1 GB, about 4 minutes without further output (10 on a busy machine)"
+	@echo "installing into $(VENV): $(GB) GB, about 4 minutes without further output (10 on a busy machine)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev]'
-	@touch $@
+	@{ command -v uv > /dev/null && UV_TORCH_BACKEND=$${UV_TORCH_BACKEND:-auto} \
+		uv pip install --quiet --python $(BIN)/python -c requirements/constraints.txt -e '.[$(EXTRAS)]'; } || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@ $(READY)
 	@echo "installed; make the command convrec available: source $(BIN)/activate"
 
-install: $(READY)  ## create the virtual environment with the locked versions
+install: $(READY)  ## create the virtual environment with the locked versions; without what tests need
+
+try: $(READY)  ## ask the trained demo model, which comes with the package, in a web page
+	@convrec app --model demo
+
+demo-model: $(READY)  ## make that model from the last demo (docs/make_demo_model.py)
+	@python docs/make_demo_model.py
 
 demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose another profile and its data
 	@if [ -n "$(DATA)" ] && [ -z "$(PROFILE)" ]; then echo "DATA=$(DATA): name its PROFILE, too" >&2; exit 2; fi
@@ -54,10 +70,10 @@ deploy: $(READY)  ## register prefect.yaml's deployments with the server of PREF
 
 PYTEST := python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
-test: $(READY)  ## run the fast tests: about 4 minutes on two cores
+test: $(DEV)  ## run the fast tests: about 4 minutes on two cores
 	$(PYTEST) -m "not (slow or nightly or gpu or loop)"
 
-test-tools: $(READY)  ## install what the other tests need: Chromium, PostgreSQL, vLLM
+test-tools: $(DEV)  ## install what the other tests need: Chromium, PostgreSQL, vLLM
 	python -m tests.tools
 
 test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each nightly kind
@@ -66,7 +82,7 @@ test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each
 test-nightly: test-tools  ## run what seldom breaks: vLLM, DeepSpeed, native servers, pages in a browser, schedulers' files
 	$(PYTEST) -m "nightly and not gpu"
 
-test-loop: $(READY)  ## run the story of docs/loop.md: about 50 minutes on two cores
+test-loop: $(DEV)  ## run the story of docs/loop.md: about 50 minutes on two cores
 	python -m pytest -m loop tests/test_loop.py
 
 # On one GPU; without $(READY), so that nothing is installed. `--confcutdir` leaves out tests/conftest.py, which needs the extra `dev`.
@@ -79,7 +95,7 @@ test-gpu:  ## run the tests of a GPU: at most 10 minutes on one, without network
 bench-gpu:  ## measure speed and memory on a GPU; SIZE=tiny (also without a GPU), 0.5b (default) or 1b
 	$(ON_ONE_GPU) python -m benchmarks.gpu --size $(SIZE)
 
-check: $(READY)  ## lint, formatting, layers, types
+check: $(DEV)  ## lint, formatting, layers, types
 	ruff check .
 	ruff format --check .
 	lint-imports
@@ -94,7 +110,7 @@ audit:  ## check the locked versions for known vulnerabilities; needs access to 
 	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement requirements/constraints.txt \
 		$$(sed -n 's/^\([A-Z][A-Za-z0-9-]*\) .*/--ignore-vuln \1/p' $(ACCEPTED))
 
-docs-figures: $(READY)  ## draw README.md's figures from the last demo, and those of the docs; write docs/walkthrough.md
+docs-figures: $(DEV)  ## draw README.md's figures from the last demo, and those of the docs; write docs/walkthrough.md
 	@python docs/draw_figures.py && python docs/walkthrough.py && PYTHONPATH=. python docs/draw_monitoring.py
 
 ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
@@ -109,4 +125,4 @@ ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers
 	rm -rf data/processed data/demonstrations models predictions reports comparison evaluations checkpoints mlruns runs .dvc/cache .dvc/tmp .prefect
 
-.PHONY: help install demo reproduce deploy test test-tools test-ci test-nightly test-loop test-gpu bench-gpu check audit docs-figures ui clean
+.PHONY: help install try demo-model demo reproduce deploy test test-tools test-ci test-nightly test-loop test-gpu bench-gpu check audit docs-figures ui clean

@@ -67,14 +67,14 @@ def take_snapshot(root: Path) -> dict[str, Any]:
 
 def table(demo: dict[str, Any]) -> str:
     """Return the table of README.md in Markdown, with the sentence below it."""
-    lines = ["| system | NDCG@20 | 95 % interval | Recall@20 |", "|---|---|---|---|"]
+    lines = ["| system | NDCG@20, 95 % interval | Recall@20 |", "|---|---|---|"]
     for name in IN_TABLE:
         values = demo["systems"][name]
         low, high = values["interval"]
         label = NAMES[name]
         if name == demo["best_baseline"]:
             label += " (the best baseline)"
-        cells = [label, f"{values['ndcg_at_20']:.3f}", f"{low:.3f} to {high:.3f}", f"{values['recall_at_20']:.3f}"]
+        cells = [label, f"{values['ndcg_at_20']:.3f} ({low:.3f} to {high:.3f})", f"{values['recall_at_20']:.3f}"]
         if name == OURS[0]:
             cells = [f"**{cell}**" for cell in cells]
         lines.append("| " + " | ".join(cells) + " |")
@@ -117,12 +117,12 @@ def draw(demo: dict[str, Any], path: Path, ink: str, muted: str, ours: str) -> N
             bars.text(edge + 0.012, place, f"{value:.3f}", va="center", fontsize=10)
         bars.set_yticks(range(len(names)), [NAMES[name].split(" (")[0] for name in names])
         bars.set_xlim(0, max(high) * 1.14)
-        bars.set_title("Test NDCG@20", loc="left", fontsize=12)
+        bars.set_title("Test NDCG@20, simulated users", loc="left", fontsize=12)
         bars.xaxis.set_visible(False)
         bars.tick_params(length=0)
         steps, ndcg = zip(*demo["validation_ndcg_at_20"], strict=True)
         curve.plot(steps, ndcg, color=ours, linewidth=2, marker="o", markersize=4)
-        curve.annotate("SFT", (steps[0], ndcg[0]), (10, -3), textcoords="offset points")
+        curve.annotate("SFT", (steps[0], ndcg[0]), (2, -18), textcoords="offset points")
         curve.annotate("Rank-GRPO", (steps[-1], ndcg[-1]), (-8, -18), textcoords="offset points", ha="right")
         curve.set_ylim(0, max(ndcg) * 1.15)
         curve.set_title("Validation NDCG@20 by step of Rank-GRPO", loc="left", fontsize=12)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -15,6 +16,8 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.markup import escape
 
+from convrec.data.catalog import Catalog
+from convrec.data.mentions import Mentions
 from convrec.evaluation.table import print_summary, results_markdown, results_words
 from convrec.pipeline.preflight import require_machine
 from convrec.project.config.params import load_params
@@ -35,6 +38,7 @@ from convrec.registry.tracking import (
 )
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, aliases_of, model_name, require_catalog
+from convrec.service.reasons import Reasons, example_requests
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
@@ -208,7 +212,10 @@ def _print(outcome: Outcome) -> None:
         name, items = "" if CHAMPION in outcome["aliases"] else " --model challenger", load_params().common.domain.items
         activate = [] if os.environ.get("VIRTUAL_ENV") == sys.prefix else ["source .venv/bin/activate"]
         lines += ["\nNext steps:", *(f"  {command}" for command in activate)]
-        lines.append(f'  convrec recommend "Some {items}, please"{name}   # ask the model')
+        catalog = Catalog.read(Paths().catalog)
+        examples = example_requests(catalog, Reasons(catalog, Mentions(catalog)), items)
+        request = shlex.quote((examples or [f"Some {items}, please"])[0])
+        lines.append(f"  convrec recommend {request}{name}   # ask the model")
         lines.append(f"  convrec app{name}   # ask it in a web page")
         lines.append("  convrec results   # every metric of the table")
     Console(highlight=False, soft_wrap=True).print(*lines, sep="\n", markup=False)

@@ -16,6 +16,7 @@ from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
     PREFECT_HOME,
+    PREFECT_LOGGING_SETTINGS_PATH,
     PREFECT_SERVER_API_AUTH_STRING,
     temporary_settings,
 )
@@ -26,6 +27,7 @@ from convrec.project.redaction import redact
 
 GPU_LIMIT = "gpu"  # a global concurrency limit of the Prefect server, which `make deploy` creates
 _FREE, _PATIENCE = 32 * 2**20, 10.0  # bytes and seconds that the temporary server needs for its database
+_LOGGING = Path(__file__).with_name("server_logging.yml")  # of the temporary server
 _LEASE_SECONDS = 120.0  # renewed while the stage runs; the slot of a killed run is free after that
 
 
@@ -52,14 +54,16 @@ def check_server() -> None:
 def private_server() -> AbstractContextManager[object]:
     """Let the temporary Prefect server ask for a login, which only this run knows; do nothing with a shared server.
 
-    Without it, any web page that a browser on this machine shows could read logs and cancel runs. Raises `NoSpace`,
-    `Unavailable` or `InputError` if the server cannot use its database.
+    Without it, any web page that a browser on this machine shows could read logs and cancel runs. The server logs to
+    `server.log` in PREFECT_HOME, not to the terminal: on a busy machine it finds its database locked, and tries again.
+    Raises `NoSpace`, `Unavailable` or `InputError` if the server cannot use its database.
     """
     if PREFECT_API_URL.value():
         return nullcontext()
     _check_database(PREFECT_HOME.value())
     login = f"flow:{secrets.token_urlsafe()}"
-    return temporary_settings({PREFECT_SERVER_API_AUTH_STRING: login, PREFECT_API_AUTH_STRING: login})
+    logins = {PREFECT_SERVER_API_AUTH_STRING: login, PREFECT_API_AUTH_STRING: login}
+    return temporary_settings({**logins, PREFECT_LOGGING_SETTINGS_PATH: _LOGGING})
 
 
 def _check_database(home: Path) -> None:
@@ -89,7 +93,7 @@ def server_failure(error: BaseException) -> Unavailable | None:
     """Return the error to report if Prefect's server failed, as it does with a full disk; None for another cause."""
     for one in causes(error):
         if isinstance(one, httpx.HTTPError) or "ephemeral Prefect API server" in str(one):
-            place = redact(PREFECT_API_URL.value() or f"its database is in {PREFECT_HOME.value()}")
+            place = redact(PREFECT_API_URL.value() or f"its database and server.log are in {PREFECT_HOME.value()}")
             reason = redact(" ".join(str(one).split()))[:200]
             return Unavailable(
                 f"Prefect's server failed ({reason}; {place}); free space there, or end the process that locks the "

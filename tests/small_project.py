@@ -65,7 +65,7 @@ def make_project(folder: Path) -> Path:
     for name in (*FILES, ".dvc/config", ".dvc/.gitignore"):
         source, target = ROOT / name, folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "demo")  # the packaged model is large
         shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
     run_in(folder, "git", "init", "--quiet")
     run_in(folder, "git", "config", "user.name", "test")

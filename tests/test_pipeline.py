@@ -5,6 +5,7 @@ The tests that only look at what the first run made are fast ones; those that ru
 
 import json
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -32,8 +33,10 @@ from convrec.project.errors import EXIT_UNAVAILABLE
 from convrec.project.paths import Paths
 from convrec.registry.measure import compare_versions
 from convrec.registry.policy import load_policy
+from convrec.registry.recommenders import open_recommender
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, download_version, model_name
+from convrec.service.reasons import EXAMPLES
 from tests.preloaded import preloaded_environment
 from tests.registry.tracking.server import free_port
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
@@ -71,7 +74,7 @@ def client(project, trained):
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
         assert words in trained.stdout
-    assert '\n  convrec recommend "Some movies, please"   ' in trained.stdout, "a line to paste"
+    assert f"\n  convrec recommend '{EXAMPLES[0].text}'   " in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
     assert metrics["oracle"]["ndcg_at_6"] > metrics["popularity"]["ndcg_at_6"] > 0
     baselines = set(BASELINES) - {"sasrec"}  # the embedded world's histories have no order
@@ -173,6 +176,16 @@ def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatc
     main([*command, "--json", "--model", f"models:/{model_name()}/1"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
+
+
+def test_the_packaged_model_is_made_from_a_finished_run(project, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(project)
+    runpy.run_path(str(ROOT / "docs" / "make_demo_model.py"))["write"](tmp_path)
+    assert len(open_recommender(str(tmp_path)).recommend(EXAMPLES[1].text, n=3)) == 3
+    assert "of the tested model" in (tmp_path / "model_card.md").read_text()
+    weights, before = (folder / "model.safetensors" for folder in (tmp_path / "model", Paths().model("rank_grpo")))
+    assert {weight.dtype for weight in load(weights.read_bytes()).values()} == {torch.float16}
+    assert weights.stat().st_size < 0.6 * before.stat().st_size
 
 
 def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeypatch):

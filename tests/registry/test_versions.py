@@ -72,6 +72,8 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     )
     info = mlflow.models.get_model_info(f"models:/{registry.model_name()}/{version.version}")
     assert info.signature.params is not None and (folder / "input_example.json").is_file()
+    code = folder / "code" / "convrec"
+    assert (code / "cli.py").is_file() and registry.DEMO_FOLDER.is_dir() and not (code / registry.DEMO).exists()
     (torch,) = re.findall(r"^torch==(.*)$", (folder / "requirements.txt").read_text(), re.M)
     assert re.fullmatch(r"[\d.]+", torch), "an index has no +cpu"
     assert "model_card.md" in {artifact.path for artifact in store.list_artifacts(version.run_id)}

@@ -72,6 +72,13 @@ def test_a_used_version_answers_until_its_last_request_and_is_then_freed(models,
     assert _version(models) == "1" and registry.loaded == ["1", "2", "1"]
 
 
+def test_the_log_names_what_is_served(models, registry, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(registry, "wanted", lambda: {"champion": "3", "demo": "demo"})
+    models.start(is_required=True)
+    assert "champion is version 3" in caplog.text and "demo is loaded" in caplog.text
+
+
 @pytest.mark.parametrize("error", [InputError("weights: damaged"), RuntimeError("a defect")])
 def test_a_version_that_fails_leaves_the_champion_and_is_retried(models, registry, error, caplog):
     models.update()

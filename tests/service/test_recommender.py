@@ -228,7 +228,7 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
             ["recommend", "x", "--model", "nowhere"],
             "--model nowhere: not a model's folder; give `champion`, `challenger`, ",
         ),
-        (["recommend", "x"], "`python -m flows.train` trains and registers a model; or give a model's folder"),
+        (["recommend", "x"], "--model demo is the trained model that comes with convrec; or give a model's folder"),
         (["app", "--port", "99999"], 'Invalid value "99999" for --port. Must be <= 65535.'),
         (["app"], "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
         (

@@ -1,14 +1,23 @@
 """Prefect's servers: whom the temporary one answers, and what errors of the shared one show."""
 
 import base64
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from prefect.server.api.server import create_app
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_URL,
+    PREFECT_HOME,
+    get_current_settings,
+    temporary_settings,
+)
 from starlette.testclient import TestClient
 
 from convrec.project.errors import InputError, NoSpace, Unavailable
@@ -26,6 +35,30 @@ def test_the_temporary_server_answers_its_run_alone(monkeypatch, tmp_path):
             assert client.get(path, headers={"Authorization": f"Basic {login}"}).status_code == 200
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}), private_server():
         assert PREFECT_API_AUTH_STRING.value() is None, "a shared server has its own users"
+
+
+# As uvicorn starts the server: with handlers of its own, before it imports Prefect.
+_SERVER = """
+import logging, sqlite3, uvicorn
+uvicorn.Config("", log_level="error")
+import prefect.main
+for name in ("prefect.server.services.scheduler", "uvicorn.error", "asyncio"):
+    try:
+        raise sqlite3.OperationalError("database is locked")
+    except sqlite3.OperationalError:
+        logging.getLogger(name).exception("Unexpected error in: scheduler")
+logging.getLogger("uvicorn.access").info("GET")
+"""
+
+
+def test_an_error_that_the_temporary_server_survives_is_in_its_log_and_not_in_the_terminal(tmp_path):
+    settings = {PREFECT_HOME: tmp_path}
+    with temporary_settings(settings, restore_defaults={PREFECT_API_URL}), private_server():
+        environment = {**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)}
+    done = subprocess.run([sys.executable, "-c", _SERVER], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    log = (tmp_path / "server.log").read_text()
+    assert log.count("sqlite3.OperationalError: database is locked") == 3 and "GET" not in log
 
 
 def test_a_database_that_the_temporary_server_cannot_use_is_told_before_it_starts(tmp_path, monkeypatch):
@@ -51,7 +84,7 @@ def test_a_failure_of_the_server_is_reported_and_no_other_is():
     failed = httpx.HTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
     error = RuntimeError("the state could not be set")
     error.__cause__ = failed
-    assert str(server_failure(error)).startswith("Prefect's server failed (500; its database is in ")
+    assert str(server_failure(error)).startswith("Prefect's server failed (500; its database and server.log are in ")
     assert isinstance(server_failure(failed), Unavailable) and server_failure(ValueError("500")) is None
 
 

@@ -275,13 +275,20 @@ def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
     """Return a sparse matrix as arrays under names that begin with `name`."""
     matrix = sparse.csr_array(matrix)
     shape = np.array(matrix.shape, dtype=np.int64)
-    parts = {"data": matrix.data.astype(np.float32), "columns": matrix.indices, "starts": matrix.indptr, "shape": shape}
-    return {f"{name}.{part}": np.ascontiguousarray(value) for part, value in parts.items()}
+    parts = {"data": matrix.data.astype(np.float32), "columns": matrix.indices, "starts": matrix.indptr}
+    return {f"{name}.{part}": _compact(value) for part, value in parts.items()} | {f"{name}.shape": shape}
+
+
+def _compact(values: np.ndarray) -> np.ndarray:
+    """Return whole numbers in the smallest type of integers that holds them all, other values unchanged."""
+    if (values != np.trunc(values)).any():
+        return values
+    return values.astype(np.min_scalar_type(-1 - int(np.abs(values).max(initial=0))))
 
 
 def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
     data, columns, starts, shape = (arrays[f"{name}.{part}"] for part in ("data", "columns", "starts", "shape"))
-    matrix = sparse.csr_array((data, columns, starts), shape=tuple(shape.tolist()))
+    matrix = sparse.csr_array((data.astype(np.float32), columns, starts), shape=tuple(shape.tolist()))
     matrix.check_format(full_check=True)  # a file may come from elsewhere
     return matrix
 

@@ -16,6 +16,8 @@ from convrec.registry.experiment import running_experiment
 from convrec.registry.versions import (
     CHALLENGER,
     CHAMPION,
+    DEMO,
+    DEMO_FOLDER,
     download_version,
     model_name,
     read_version,
@@ -39,13 +41,13 @@ def open_recommender(name: str) -> Recommender:
 def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
     """Return the files of a registered version, or of a model folder with the project's catalog and parameters.
 
-    A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, or the folder that it was
-    downloaded to. `downloads` is a folder for a version's files, which may be removed afterwards. Raises `InputError`
-    if there is no such version, or the folder contains no model.
+    A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, `demo` (the one that comes with
+    the package), or the folder that it was downloaded to. `downloads` is a folder for a version's files, which may be
+    removed afterwards. Raises `InputError` if there is no such version, or the folder contains no model.
     """
     if name in (CHAMPION, CHALLENGER):
         name = f"models:/{model_name()}@{name}"
-    folder = Path(name)
+    folder = DEMO_FOLDER if name == DEMO else Path(name)
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")

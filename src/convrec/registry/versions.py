@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -41,6 +42,8 @@ CATALOG_TAG = DATA_TAGS[1]
 _CATALOG = "catalog.parquet"
 _MIN_SHARED = 0.1  # of the smaller of two catalogs, for a comparison of their models
 _PACKAGE = Path(__file__).parents[1]
+DEMO = "demo"  # the trained model that comes with the package, in the form of a version
+DEMO_FOLDER = _PACKAGE / DEMO
 _REQUIRED = (  # packages of the pyfunc
     *("torch", "transformers", "pandas", "pydantic", "pyarrow", "ruamel.yaml"),
     *("rapidfuzz", "safetensors", "scikit-learn", "scipy", "threadpoolctl"),
@@ -185,6 +188,7 @@ def _log_version(
     ):
         for name, content in versions.items():
             mlflow.log_text(content.decode(errors="replace"), f"{VERSIONS}/{name}")
+        code = shutil.copytree(_PACKAGE, Path(folder) / "convrec", ignore=shutil.ignore_patterns(DEMO, "__pycache__"))
         card_file, params_file = Path(folder) / "model_card.md", Path(folder) / "params.yaml"
         card_file.write_text(card, encoding="utf-8")
         YAML(typ="safe", pure=True).dump(params.model_dump(), params_file)
@@ -196,7 +200,7 @@ def _log_version(
             python_model=str(_PACKAGE / "service" / "pyfunc_model.py"),
             artifacts={name: str(path) for name, path in files.items()},
             model_config=asdict(ListSettings(**params.list_settings())),
-            code_paths=[str(_PACKAGE)],
+            code_paths=[str(code)],
             signature=model_signature(),
             pip_requirements=[f"{name}=={version(name).split('+')[0]}" for name in _REQUIRED],
             input_example=[f"Which {params.common.domain.items} would you recommend?"],
@@ -239,7 +243,8 @@ def _not_registered(uri: str, why: str) -> InputError:
     remedies = ["`convrec registry list` shows all versions"]
     if alias_version(CHALLENGER, name) is not None:
         remedies.append(f"the one that was not promoted answers with --model {CHALLENGER}")
-    remedies.append("`python -m flows.train` trains and registers a model; or give a model's folder")
+    remedies.append("`python -m flows.train` trains and registers a model")
+    remedies.append(f"--model {DEMO} is the trained model that comes with convrec; or give a model's folder")
     return InputError("; ".join(filter(None, [f"{uri}: not in the registry ({why})", *remedies, other_models(name)])))
 
 

@@ -110,7 +110,7 @@ class LiveModels:
         roles = {role: model for role, model in found.items() if model is not None}
         for role, model in roles.items():
             if self.roles.get(role) is not model:
-                logger.info("%s is version %s", role, model.version)
+                logger.info("%s is %s", role, "loaded" if model.version == role else f"version {model.version}")
         self._left.update(self.roles.values())
         self.roles = roles
         self._left.difference_update(roles.values())

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from convrec.data.catalog import Catalog, Item, short_values
 from convrec.data.mentions import Mentions
@@ -16,6 +17,7 @@ _MAX_READ = 10_000  # last characters of what a user wrote, in which shared word
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
 _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
+_MAX_EXAMPLES, _FEWEST_FITTING = 4, 10  # the items of the catalog that fit an example
 
 
 def genres_of(item: Item) -> list[str]:
@@ -62,11 +64,38 @@ class Reasons:
         ]
 
 
-def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]:
-    """Return up to three requests: for two titles, for a genre, and for a genre in a decade.
+class Example(NamedTuple):
+    """A request, and what fits it: items with all these genres, of this decade."""
 
-    Genres are the values of the metadata field `genres` or `genre`; without it, the requests name titles only.
+    text: str
+    genres: frozenset[str]
+    decade: int | None = None
+
+    def fits(self, item: Item) -> bool:
+        """Return whether an item fits the request."""
+        in_decade = self.decade is None or (item.year or 0) // 10 * 10 == self.decade
+        return in_decade and self.genres <= {fold(genre) for genre in genres_of(item)}
+
+
+# Requests for movies, in the app, the terminal and the documentation. A test asks the packaged model.
+EXAMPLES = (
+    Example("I loved Toy Story, Finding Nemo and Up. What else would I like?", frozenset({"animation", "family"})),
+    Example("A romantic comedy for date night", frozenset({"romance", "comedy"})),
+    Example("An action movie from the 80s", frozenset({"action"}), 1980),
+    Example("Fantasy with magic and dragons", frozenset({"fantasy"})),
+)
+
+
+def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]:
+    """Return up to four requests that the catalog can answer: for movies, those of `EXAMPLES`.
+
+    Otherwise they are for two titles, for a genre, and for a genre in a decade. Genres are the values of the metadata
+    field `genres` or `genre`; without it, the requests name titles only.
     """
+    if noun == "movies":
+        known = [one.text for one in EXAMPLES if sum(map(one.fits, catalog.items)) >= _FEWEST_FITTING]
+        if known:
+            return known[:_MAX_EXAMPLES]
     genres = Counter(genre for item in catalog.items for genre in genres_of(item))
     common = [genre for genre, _ in genres.most_common(3)]
     typical = sorted(catalog.items, key=lambda item: (sum(genres[genre] for genre in genres_of(item)), item.year or 0))

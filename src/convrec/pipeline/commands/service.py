@@ -43,7 +43,7 @@ class Asking:
         n: Number of items.
         deny: Never recommend this title; repeatable.
         allow: Recommend only this title; repeatable.
-        model: champion, challenger, models:/NAME@ALIAS or a folder.
+        model: champion, challenger, demo, models:/NAME@ALIAS or a folder.
     """
 
     n: Annotated[PositiveInt, Parameter(name="-n")] = 20
@@ -65,7 +65,7 @@ def recommend(
 ) -> None:
     """Answer a conversation with a ranked list (docs/recommender.md).
 
-    Example: convrec recommend "I loved Heat"
+    Example: convrec recommend "A romantic comedy for date night"
 
     Args:
         conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
