@@ -10,6 +10,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from convrec.service.reasons import EXAMPLES
+
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "figures" / "app.png"
 
@@ -17,7 +19,7 @@ PICTURE = ROOT / "docs" / "figures" / "app.png"
 def draw_app(view: Any, address: str) -> None:
     """Ask once, accept the first item, reject the third, and photograph the window."""
     view.goto(address)
-    view.get_by_label("Your message").fill("I loved Heat and Alien. Something tense in space, please")
+    view.get_by_label("Your message").fill(EXAMPLES[-1].text)
     view.keyboard.press("Enter")
     champion = view.locator(".list:not(.other)")
     champion.locator("[data-event=accepted]").nth(0).click()

@@ -82,7 +82,7 @@ EXAMPLES = (
     Example("I loved Toy Story, Finding Nemo and Up. What else would I like?", frozenset({"animation", "family"})),
     Example("A romantic comedy for date night", frozenset({"romance", "comedy"})),
     Example("An action movie from the 80s", frozenset({"action"}), 1980),
-    Example("Fantasy with magic and dragons", frozenset({"fantasy"})),
+    Example("A thriller from the 90s, but no horror. Something French would be nice", frozenset({"thriller"}), 1990),
 )
 
 
