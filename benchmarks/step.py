@@ -8,8 +8,8 @@
 All trainers take the same steps on the same given rollouts with G = 8 completions per prompt, drawn before the first
 step. Rounds alternate, and medians are compared. `plain` is RankGRPOTrainer without shared prompts, `constrained` has
 the catalog constraint. The suffix `-recomputed` turns gradient checkpointing on, which is TRL's default, and
-`-compiled` the compiled layers, and `-budget` has these keep fewer activations. With `--rollouts`, the trainers sample
-themselves. On a CPU, memory is that of one forward and backward pass, counted by tensor.
+`-compiled` the compiled layers. With `--rollouts`, the trainers sample themselves. On a CPU, memory is that of one
+forward and backward pass, counted by tensor.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch._functorch import config as functorch_config
 from transformers import AutoModelForCausalLM, Qwen2Config
 from trl import GRPOTrainer
 
@@ -45,12 +44,9 @@ KINDS = (
     "shared",
     "shared-compiled",
     "shared-compiled-recomputed",
-    "shared-compiled-budget",
     "constrained",
     "constrained-compiled",
-    "constrained-compiled-budget",
 )
-BUDGET = 0.3  # share of the activations that compiled layers keep; the rest is recomputed, the cheapest first
 
 
 class Shape(NamedTuple):
@@ -194,7 +190,6 @@ def measure(
         for kind in kinds:
             base, *how = kind.split("-")
             own: dict[str, Any] = options | {"gradient_checkpointing": "recomputed" in how}
-            functorch_config.activation_memory_budget = BUDGET if "budget" in how else 1.0
             if base in ("shared", "constrained"):
                 own["compile_layers"] = "compiled" in how
             if base == "constrained" and trie is not None:

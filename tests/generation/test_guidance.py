@@ -112,8 +112,7 @@ def test_the_probability_of_every_list_is_that_of_a_plain_loop(kind, number):
     found = allowed_tokens(tiny.trie, [request] * len(lists), ids.numpy(), mask.numpy())  # all at once
     parts = [found.rows(slice(i, i + 1)) for i in range(len(lists))]
     for own in (found, AllowedTokens.stack(parts, width)):
-        tokens = torch.from_numpy(tiny.trie.alphabet)
-        allowed = torch.zeros_like(logits, dtype=torch.bool).index_copy(2, tokens, own.booleans())
+        allowed = own.booleans(vocab=tiny.vocab)
         whole = torch.tensor([[*tiny.prompt] for _ in lists])
         scored, _ = sampled_log_probs(
             logits,
@@ -121,7 +120,7 @@ def test_the_probability_of_every_list_is_that_of_a_plain_loop(kind, number):
             PENALTY,
             TEMPERATURE,
             allowed | ~mask[:, :, None],
-            guidance=own.guidance("cpu", tokens, tiny.vocab),
+            guidance=own.guidance("cpu", tiny.vocab),
         )
         sums = scored.masked_fill(~mask, 0).sum(1).exp().tolist()
         torch.testing.assert_close(sums, list(expected.values()), rtol=1e-6, atol=1e-9)

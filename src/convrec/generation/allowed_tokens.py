@@ -56,8 +56,8 @@ class AllowedTokens:
         bias = np.concatenate([row.bias for row in rows])
         return cls(rows[0].tokens, rows[0].bases, layers, opened, closed, guided, bias)
 
-    def booleans(self, device: torch.device | str = "cpu") -> torch.Tensor:
-        """Return what is allowed as booleans on this device. Shape: (B, T, A)."""
+    def booleans(self, device: torch.device | str = "cpu", vocab: int | None = None) -> torch.Tensor:
+        """Return what is allowed as booleans on this device. Shape: (B, T, A), or (B, T, vocab) with a `vocab`."""
         size = self.layers.size
         parts = [self.layers.ravel(), *self.opened, *self.closed]
         one = torch.from_numpy(np.concatenate(parts)).to(device, non_blocking=True)  # one transfer
@@ -65,20 +65,25 @@ class AllowedTokens:
         allowed = torch.from_numpy(self.bases).to(device, non_blocking=True)[layers]
         allowed[opened_at, opened] = True
         allowed[closed_at, closed] = False
-        return allowed.view(*self.layers.shape, -1) if size else allowed
+        allowed = allowed.view(*self.layers.shape, -1) if size else allowed
+        if vocab is None:
+            return allowed
+        tokens = torch.from_numpy(self.tokens).to(device, non_blocking=True)
+        return allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
 
     def guidance(
-        self, device: torch.device | str, tokens: torch.Tensor | None = None, vocab: int | None = None
+        self, device: torch.device | str, vocab: int | None = None
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the flat places of the guided logits and what is added to them, None where nothing is guided.
 
-        The logits are (B, T, A), or (B, T, vocab) where `tokens` (A,) are the columns' tokens.
+        The logits are (B, T, A), or (B, T, vocab).
         """
         if not len(self.bias):
             return None
-        at, columns = torch.from_numpy(np.stack(self.guided)).to(device, non_blocking=True)
-        places = at * self.bases.shape[1] + columns if tokens is None else at * vocab + tokens[columns]
-        return places, torch.from_numpy(self.bias).to(device, non_blocking=True)
+        at, columns = self.guided
+        places = at * self.bases.shape[1] + columns if vocab is None else at * vocab + self.tokens[columns]
+        both = torch.from_numpy(places), torch.from_numpy(self.bias)
+        return both[0].to(device, non_blocking=True), both[1].to(device, non_blocking=True)
 
 
 def allowed_tokens(

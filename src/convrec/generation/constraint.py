@@ -5,8 +5,8 @@ of each item, then the guided probability of a token is proportional to p times 
 its edge. Where each item is one token, that is p(item) w(item). Equal weights change nothing.
 
 The trie's first level is kept as a dense mask, as in STATIC (arXiv 2602.22647). A step of decoding is a few array
-operations for the whole batch. They run on the CPU for a model on a GPU, too: they are many and small, and the GPU gets
-only the indices of the scores that change.
+operations for the whole batch. They run on the CPU for a model on a GPU, too, which gets only the indices of the scores
+that change; jump-forward decoding on a GPU has `device_state.DeviceState` instead.
 """
 
 from collections.abc import Sequence

@@ -132,25 +132,23 @@ def log_prob_head(model: Any, penalty: float, temperature: float, compiled: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width, vocab = states.shape[1], text_config(model).vocab_size
         padding = mask[:, -width:] == 0
-        tokens = None if open_rows is None else torch.from_numpy(open_rows.tokens).to(ids.device, non_blocking=True)
-        is_cut = tokens is not None and 2 * len(tokens) <= vocab and _has_rows(model)
-        to_logits = _logits_of(model, tokens if is_cut else None)
-        if tokens is not None and is_cut:  # the others have probability 0, and a penalty of theirs changes nothing
+        is_cut = open_rows is not None and 2 * len(open_rows.tokens) <= vocab and _has_rows(model)
+        tokens = None
+        if open_rows is not None and is_cut:  # others have probability 0, and a penalty of theirs changes nothing
+            tokens = torch.from_numpy(open_rows.tokens).to(ids.device, non_blocking=True)
             places = torch.arange(len(tokens), device=ids.device)
             ids, vocab = torch.full((vocab,), -1, device=ids.device).index_copy(0, tokens, places)[ids], len(tokens)
             mask = mask.masked_fill(ids < 0, 0)
             ids = ids.clamp(min=0)
+        to_logits = _logits_of(model, tokens)
 
         def score(
             states: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor, rows: slice
         ) -> tuple[torch.Tensor, torch.Tensor]:
             allowed = guidance = None
-            if open_rows is not None and tokens is not None:
-                own = open_rows.rows(rows)
-                allowed = own.booleans(ids.device)
-                guidance = own.guidance(ids.device) if is_cut else own.guidance(ids.device, tokens, vocab)
-                if not is_cut:
-                    allowed = allowed.new_zeros(*allowed.shape[:2], vocab).index_copy(2, tokens, allowed)
+            if open_rows is not None:
+                own, whole = open_rows.rows(rows), None if is_cut else vocab
+                allowed, guidance = own.booleans(ids.device, whole), own.guidance(ids.device, whole)
             log_probs: tuple[torch.Tensor, torch.Tensor] = log_probs_of(
                 to_logits(states), ids, penalty, temperature, allowed, mask, guidance, with_entropy
             )
