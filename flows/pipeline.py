@@ -224,5 +224,5 @@ def _print(outcome: Outcome) -> None:
 def changes_line(files: Sequence[str]) -> list[str]:
     """Return one line about the tracked files that a run has changed: why, and what to do; none without files."""
     places = " ".join(dict.fromkeys(file.split("/")[0] for file in files))
-    text = "files that git tracks now hold this run's results: commit them to keep these, or restore the earlier ones"
-    return [f"{len(files)} {text} (git restore {places})"] if files else []
+    text = "Files that git tracks now hold this run's results: commit them to keep these, or restore the earlier ones"
+    return [f"{text} (git restore {places})"] if files else []

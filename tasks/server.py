@@ -21,6 +21,7 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Crashed
+from prefect.utilities.urls import url_for
 
 from convrec.project.errors import InputError, NoSpace, Unavailable, causes, is_damaged
 from convrec.project.redaction import redact
@@ -86,7 +87,7 @@ def ui_line() -> str:
     """Return where Prefect's UI shows the running flow, or how the next one can be seen there."""
     if not PREFECT_API_URL.value():
         return "to watch runs in Prefect's UI, start a server first: docs/operations.md#prefects-ui"
-    return f"in Prefect's UI: {redact(flow_run.ui_url)}"
+    return f"in Prefect's UI: {redact(url_for('flow-run', flow_run.id) or '')}"
 
 
 def server_failure(error: BaseException) -> Unavailable | None:

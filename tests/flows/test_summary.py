@@ -61,5 +61,5 @@ def test_the_first_champion_and_a_version_that_is_champion_already(paths):
 
 def test_one_line_tells_of_tracked_files_that_a_run_has_changed():
     (line,) = changes_line(["dvc.lock", "metrics/evaluate.json", "metrics/sft.json", "plots/sft.csv"])
-    assert line.startswith("4 files that git tracks now hold this run's results: ")
+    assert line.startswith("Files that git tracks now hold this run's results: ")
     assert line.endswith("(git restore dvc.lock metrics plots)") and changes_line([]) == []

@@ -99,9 +99,10 @@ def test_an_error_does_not_show_the_password_of_the_shared_server(url):
 
 
 def test_a_run_tells_where_the_ui_shows_it_or_how_to_have_one(monkeypatch):
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "one")
+    run = "0b8f4f3e-55b5-4d0e-9a51-3a5f0f2f8a11"
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", run)
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:4200/api"}):
-        assert ui_line() == "in Prefect's UI: http://127.0.0.1:4200/flow-runs/flow-run/one"
+        assert ui_line() == f"in Prefect's UI: http://127.0.0.1:4200/runs/flow-run/{run}"
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         page, heading = ui_line().rpartition(" ")[2].split("#")
     text = (Path(__file__).parents[2] / page).read_text()
