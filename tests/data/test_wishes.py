@@ -75,6 +75,25 @@ def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_
     assert left.sum() == 5 and not left[1]
 
 
+def test_of_wishes_that_exclude_each_other_the_newest_is_kept_unless_the_user_chose_another():
+    wishes, everything = _read("movies before 1990, no horror", "only comedies"), np.ones(len(CATALOG), bool)
+    states = [wish.state for wish in apply(wishes, everything, 3)[1]]
+    assert [wish.text for wish in wishes] == ["no horror", "before 1990", "only comedy"]
+    assert states == ["kept", "dropped", "kept"], "only what leaves too few items is dropped"
+    chosen = [wish.state for wish in apply(wishes, everything, 3, {"before 1990": True})[1]]
+    assert chosen == ["dropped", "kept", "dropped"]
+
+
+def test_amounts_may_have_separators_and_many_digits():
+    catalog = Catalog([Item("A", 1990, {"pages": "300"}), Item("B", 1991, {"pages": "2000000"})])
+    for said, wanted in (
+        ("1,200 pages or less", "at most 1200 pages"),
+        ("at least 1000000 pages", "at least 1000000 pages"),
+    ):
+        (wish,) = WishReader(catalog).read([{"role": "user", "content": said}])
+        assert (wish.text, wish.state) == (wanted, "kept")
+
+
 def test_a_user_removes_a_wish_and_applies_an_unsure_one():
     wishes = _read("not too scary, no westerns")
     assert summary(wishes) == "I understood: no western; not sure about, so not applied: no horror"
@@ -90,7 +109,17 @@ def test_a_limit_excludes_items_without_a_year():
 
 
 @pytest.mark.parametrize(
-    "turn", ["", "...", "no " * 3000, "no horror, " * 900, "<v1> <t9> no <y>", "不要恐怖片", "no \ue000 horror"]
+    "turn",
+    [
+        "",
+        "...",
+        "no " * 3000,
+        "no horror, " * 900,
+        "no " + "kind of " * 1000,
+        "<v1> <t9> no <y>",
+        "不要恐怖片",
+        "no \ue000 horror",
+    ],
 )
 def test_any_text_is_read(turn):
     _read(turn)

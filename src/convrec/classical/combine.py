@@ -5,6 +5,7 @@ list reaches, so the weights then climb to the best NDCG, and only their common 
 """
 
 import logging
+from array import array
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -66,9 +67,10 @@ def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalo
     return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed
 
 
-def closed_items(prompts: Sequence[Row], catalog: Catalog, length: int) -> list[list[int]]:
+def closed_items(prompts: Sequence[Row], catalog: Catalog, length: int) -> "list[array[int]]":
     """Return the catalog indices of what a list of `length` items may not hold: see `open_items`."""
-    return [np.flatnonzero(~open_items(row, catalog, length)).tolist() for row in prompts]
+    closed = (np.flatnonzero(~open_items(row, catalog, length)).astype(np.int32) for row in prompts)
+    return [array("i", own.tobytes()) for own in closed]  # 4 bytes each
 
 
 def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:

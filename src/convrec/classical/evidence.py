@@ -228,13 +228,19 @@ class Evidence:
         return {kind: found[kind] for kind in kinds}
 
     def _preferred(self, prompts: Sequence[Row]) -> Scores:
-        reader = wish_reader(self.catalog)
-        wishes = [row["wishes"] if "wishes" in row else reader.read(row["messages"]) for row in prompts]
-        preferred = [{wish.text: wish.fits for wish in own if wish.state == "preferred"} for own in wishes]
-        fits = {text: values for own in preferred for text, values in own.items()}
-        table = sparse.csr_array(np.array(list(fits.values()), dtype=np.float32).reshape(-1, len(self.catalog)).T)
-        chosen = sparse.csr_array([[float(text in own) for text in fits] for own in preferred], dtype=np.float32)
-        return Scores(chosen, table, sparse.csr_array((len(prompts), len(self.catalog))), device=self.device)
+        reader, size = wish_reader(self.catalog), len(self.catalog)
+        columns, cells = dict[str, tuple[int, sparse.csr_array]](), set[tuple[int, int]]()  # by the text of a wish
+        for place, row in enumerate(prompts):
+            for wish in row["wishes"] if "wishes" in row else reader.read(row["messages"]):
+                if wish.state == "preferred" and wish.fits is not None:
+                    if wish.text not in columns:
+                        columns[wish.text] = len(columns), sparse.csr_array(wish.fits[None].astype(np.float32))
+                    cells.add((place, columns[wish.text][0]))
+        fits = [own for _, own in columns.values()]
+        table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits]).T.tocsr()
+        at = np.array(sorted(cells), dtype=np.int64).reshape(-1, 2).T
+        chosen = sparse.csr_array((np.ones(at.shape[1], np.float32), (at[0], at[1])), shape=(len(prompts), len(fits)))
+        return Scores(chosen, table, sparse.csr_array((len(prompts), size)), device=self.device)
 
     def _item_texts(self) -> tuple[Embedder, Any]:
         """Return the embedder of items, TF-IDF of their own texts or that of conversations, and the vectors (D, C)."""

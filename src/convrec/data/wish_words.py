@@ -46,14 +46,15 @@ _NEG = (
 )
 _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
-(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )\bno(?! (?:that|i|it|this|he|
-she|we)\b)|\bwithout|\bnothing|\bnone|\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|wanna|like|
-love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|deal with|
-take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|dislikes?|
-disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|keep away from|
-steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|\b(?:tired of|
-sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|we're over|
-had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+(?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
+no(?! (?:that|
+i|it|this|he|she|we)\b)|\bwithout|\bnothing|\bnone|\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
+wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
+deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
+dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|
+keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|
+\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|
+we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
@@ -83,6 +84,7 @@ _AGAIN_BEHIND = r"""
  after all\b
 """
 _ONLY = r"""
+\b(?:don't|do not|dont|won't) (?:want|like|need|watch|feel like|give me) anything (?:but|except|other than)|
 (?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
 nothing other than)
 """
@@ -93,7 +95,8 @@ perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actua
 then)\W+)*
 """
 TURNED = re.compile(
-    rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) {_ADV}|\bthe )$"
+    rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
+    rf"{_ADV}(?:get |grow )?|\bthe )$"
 )  # before a decisive word: "don't hate", "why not"
 END = re.compile(
     r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|this time|for|again|anymore|"
@@ -114,7 +117,7 @@ _MADE = (
 _NOR = rf"(?P<nor>\b(?:no|not|nothing|none|{_NEG}) {_MADE})?"
 _NOT_YEARS = (
     rf"\b(?:no|not|nothing|none|without|avoid|skip|anything but|except|tired of|sick of|enough of|"
-    rf"hate) (?:{_FILLER} )*"
+    rf"hate) (?:{_FILLER} )*+"
 )
 LIMITS = [  # kind, and the words
     ("in",
@@ -159,14 +162,18 @@ AMOUNTS = [
      rf"{_NOR}\b{_LEAST} (?P<n><n[\d.]+:\w+>)|(?P<m><n[\d.]+:\w+>) (?:or (?:more|longer|over)|min|minimum|"
      rf"at least|plus)\b"),
 ]  # fmt: skip
+NO_AMOUNT = re.compile(  # amounts of something else than the items
+    r"\b(?:spent|spend|took|takes|looking|searching|(?:a|per|every) (?:day|week|month|year)|"
+    r"ago|asleep|sleep|waited|waiting)\b"
+)
 LOOSE = re.compile(
     r"\b(?:ideally|preferably|prefer|preferred|maybe|perhaps|possibly|around|about|circa|roughly|"
     r"like (?:the )?(?=<y)|similar|"
     r"feel|style|vibes?|inspired|or so|"
-    r"if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
+    r"favou?rites?|if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
 )
 NO_LIMIT = re.compile(  # years of something else than the items
-    r"\b(?:(?:it's|it is|it was|that's|that was) an?|"
+    r"\b(?:(?:it's|it is|that's|that was) an?|it was|the best .* was|since <y\d+-\d+>,? (?:i|we)|"
     r"born|saw|seen|watched|moved|grew up|remember|married|graduated|kid|child|have been|been|i was|we were|"
     r"lived|living|theatres?|"
     r"theaters?|cinemas?|soundtracks?|music|set in|takes? place|set during|about the)\b"
@@ -181,6 +188,11 @@ RELATIVE = re.compile(
     r"\b(?P<is_wish>(?:something|anything)(?: a bit| a little| much| even| that's| that is)* )?"
     r"(?P<word>newer|older|more recent|shorter|longer)\b(?: than (?P<than><t\d+>|(?:that|those|it|this)\b)|(?! than))"
 )
+TAKEN_BACK = re.compile(
+    r"\s+but (?:i|we) (?:love|like|enjoy|do not mind|don't mind)\b"
+)  # "she hates horror but I love it"
+BESIDES = re.compile(r"(?:besides|apart from|aside from|other than)")
+ALSO_LIKED = re.compile(r"\s*,?\s+(?:i|we)\b")  # "besides horror, I also like drama"
 MY_ONLY = re.compile(r"\s+(?:i|we|that|which|who)\b")  # behind a list: "the only comedy that I like"
 THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:those|these)\b")
 AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
@@ -190,7 +202,7 @@ TITLE_CASE = re.compile(
     r"(?: (?:of|a|an|the|to|for|but|and|in|with|[A-Z][\w'’-]*))* [A-Z][\w'’-]*"
 )
 AMOUNT = re.compile(
-    r"(?<![\w.])(?P<n>\d+(?:\.\d+)?|(?:an?|one|two|three|four|five)(?=[\s-]))"
+    r"(?<![\w.,])(?P<n>\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?|(?:an?|one|two|three|four|five)(?=[\s-]))"
     r"(?P<half>(?: and)? a half)?[\s-]?(?P<unit>[a-z]+)\b"
     r"(?P<later> and a half)?(?:,? ?(?:and )?(?P<m>\d+) ?(?:m|min|mins|minutes)?\b)?(?: long)?"
 )
@@ -198,7 +210,7 @@ AMOUNT = re.compile(
 
 def _before(words: str) -> re.Pattern[str]:
     """Return the pattern of deciding words before a list, at the end of what stands there."""
-    return re.compile(rf"(?P<cue>{words.replace(chr(10), '')})(?:\s*{_FILLER}\b)*\s*$")
+    return re.compile(rf"(?P<cue>{words.replace(chr(10), '')})(?:\s*{_FILLER}\b)*+\s*$")
 
 
 AGAINST = re.compile(_AGAINST.replace("\n", ""))

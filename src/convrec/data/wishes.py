@@ -19,8 +19,9 @@ from convrec.data.conversations import Row
 from convrec.data.mentions import Mentions
 from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
 
-State = Literal["kept", "preferred", "named", "unsure", "dropped", "removed", "unknown"]
+State = Literal["kept", "preferred", "unweighted", "named", "unsure", "dropped", "removed", "unknown"]
 _LONGEST_READ = 10_000  # last characters of a message that are read
+_MOST_WISHES = 50  # of a conversation; the last ones count
 _NEAR = 200  # characters before and behind a mark, in which the words stand that decide
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
 _PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
@@ -31,9 +32,10 @@ _MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time
 class Wish:
     """One wish: its text, what becomes of it, the items that fit it, and the folded values that it speaks against.
 
-    `state` is `kept`; `preferred`, which raises the weight of what fits; `named`, a title that is liked; `unsure`, and
-    then not applied; `dropped`, because too few items were left; `removed`, by the user; or `unknown`, where no column
-    of the catalog has it. Shape: fits (C,), booleans; None if named or unknown.
+    `state` is `kept`; `preferred`, which raises the weight of what fits, or `unweighted` where a model has no weight
+    for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
+    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. Shape: fits (C,), booleans; None
+    if named or unknown.
     """
 
     text: str
@@ -73,15 +75,15 @@ class WishReader:
         """Return the wishes of a conversation's user, in order; its first turn's come first."""
         wishes: dict[Key, Wish] = {}
         named: list[_Value] = []  # the titles of the conversation so far
-        for message in messages:
-            if message["role"] == "assistant":
-                named += self._mark(message["content"][-_LONGEST_READ:])[2]
-            if message["role"] == "user":
-                events = list(self._of_message(message["content"][-_LONGEST_READ:], named))
+        for role, text in _last_words(messages):
+            if role == "assistant":
+                named += reversed(self._mark(text)[2])
+            if role == "user":
+                events = list(self._of_message(text, named))
                 again = {
                     key[:2] for key, _ in events if key[0] == "asked"
                 }  # replaces what was asked of the column before
-                wishes = {key: wish for key, wish in wishes.items() if key[:2] not in again}
+                wishes = {key: wish for key, wish in wishes.items() if ("asked", *key[1:2]) not in again}
                 for key, wish in events:
                     gone: set[Key] = {key}
                     if key == ("reset",):
@@ -95,7 +97,7 @@ class WishReader:
                     wishes = {own: old for own, old in wishes.items() if own not in gone}
                     if wish is not None:
                         wishes[key] = wish
-        return list(wishes.values())
+        return list(wishes.values())[-_MOST_WISHES:]
 
     def _read_values(self) -> None:
         own = [short_values(item) for item in self.catalog.items]
@@ -147,8 +149,10 @@ class WishReader:
                 yield from self._of_years(part)
                 yield from self._of_amounts(part)
                 yield from self._of_comparisons(part, titles, named)
-        for name in grammar.NAMED.findall(text):
-            if "<" not in self._mark(name)[0] and not any(title in name for title in self.mentions.titles([text])):
+        names = grammar.NAMED.findall(text)
+        known = self.mentions.titles([text]) if names else []
+        for name in names:
+            if "<" not in self._mark(name)[0] and not any(title in name for title in known):
                 yield ("unknown", name), Wish(name.strip(), "unknown")
 
     def _of_values(
@@ -171,7 +175,7 @@ class WishReader:
                 known = [has for thing in things if (has := self._having(thing)) is not None]
                 if len(known) == len(things) and "t" not in found.group()[1]:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
-                    yield ("only",), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
+                    yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
@@ -250,10 +254,13 @@ class WishReader:
     def _of_amounts(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
         for kind, pattern in grammar.AMOUNTS:
             for found in re.finditer(pattern, part):
+                if grammar.NO_AMOUNT.search(_clause(part, *found.span())):
+                    continue
                 number, unit = (found["n"] or found["m"])[2:-1].split(":")
                 own = ("least" if kind == "most" else "most") if found["nor"] else kind
                 is_least, amount = own == "least", float(number)
-                text = f"{'at least' if is_least else 'at most'} {amount:g} {'minutes' if unit == 'min' else unit}"
+                units = "minutes" if unit == "min" else f"{unit}s"
+                text = f"{'at least' if is_least else 'at most'} {amount:.10g} {units}"
                 column = self._column(unit)
                 fits = None if column is None else column >= amount if is_least else column <= amount
                 state: State = (
@@ -335,15 +342,28 @@ class WishReader:
         return 1, self._spelt[name] if name is not None and is_name else None
 
     def _amount_mark(self, found: re.Match[str]) -> str:
-        number = float(grammar.NUMBERS.get(found["n"], 0) or found["n"]) + 0.5 * bool(found["half"] or found["later"])
+        written = found["n"].replace(",", "")
+        number = float(grammar.NUMBERS.get(written) or written) + 0.5 * bool(found["half"] or found["later"])
         unit = _stem(found["unit"])
         if unit in ("h", "hr", "hour"):
-            return f"<n{60 * number + float(found['m'] or 0):g}:min>"
+            return f"<n{60 * number + float(found['m'] or 0):.10g}:min>"
         if found["m"] or (
             unit not in ("m", "min", "minute") and (found["n"] in grammar.NUMBERS or self._column(unit) is None)
         ):
             return found.group()
-        return f"<n{number:g}:{'min' if unit in ('m', 'min', 'minute') else unit}>"
+        return f"<n{number:.10g}:{'min' if unit in ('m', 'min', 'minute') else unit}>"
+
+
+def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    """Return the roles and texts of the last messages, `_LONGEST_READ` characters in all."""
+    found, room = [], _LONGEST_READ
+    for message in reversed(messages):
+        text = message["content"][-room:]
+        found.append((message["role"], text))
+        room -= len(text)
+        if room <= 0:
+            break
+    return found[::-1]
 
 
 def _kind(left: str, right: str) -> str | None:
@@ -352,6 +372,12 @@ def _kind(left: str, right: str) -> str | None:
     kind, found = next(
         ((kind, found) for kind, pattern in grammar.BEFORE if (found := pattern.search(left))), ("", None)
     )
+    if kind == "against" and found is not None and (
+        grammar.TAKEN_BACK.match(right)
+        or (grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right))
+        or (left[: found.start()].endswith("but ") and grammar.AGAINST.search(left[: found.start()]))
+    ):
+        return None
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):
@@ -382,7 +408,7 @@ def _span_of(words: str) -> tuple[int, int]:
     """Return the first and the last year of marked years; of a decade, the early, the middle or the late ones."""
     low, high = map(int, re.findall(r"\d+", words)[-2:])
     for word, first, last in (("early", 0, 3), ("mid", 4, 6), ("late", 7, 9)):
-        if re.match(rf"(?:the )?{word}\b", words):
+        if high - low == 9 and re.match(rf"(?:the )?{word}\b", words):
             return low + first, low + last
     return low, high
 
@@ -428,8 +454,9 @@ def apply(
 ) -> tuple[np.ndarray, list[Wish]]:
     """Return the items that are open under the wishes, and the wishes with their final states.
 
-    `choices` maps the text of a wish to whether it is applied, whatever its state. If fewer than `least` items are
-    left, wishes are dropped: limits before exclusions, and of each the oldest first. Shape: is_open (C,), booleans.
+    `choices` maps the text of a wish to whether it is applied, whatever its state. A wish that would leave fewer than
+    `least` items is dropped; what the user chose comes first, then exclusions, then limits, and of each the newest.
+    Shape: is_open (C,), booleans.
     """
     chosen: Mapping[str, bool] = choices or {}
     found = [
@@ -438,16 +465,15 @@ def apply(
         else wish
         for wish in wishes
     ]
-    order = sorted(
-        (at for at, wish in enumerate(found) if wish.state == "kept"), key=lambda at: bool(found[at].against)
-    )
-    while True:
-        fits = [own for at in order if (own := found[at].fits) is not None]
-        left = np.logical_and.reduce([is_open, *fits])
-        if not order or left.sum() >= least:
-            return left, found
-        found[order[0]] = replace(found[order[0]], state="dropped")
-        order = order[1:]
+    left = is_open
+    ranks = [(wish.text in chosen, bool(wish.against), at) for at, wish in enumerate(found)]
+    for *_, at in sorted(ranks, reverse=True):
+        if found[at].state == "kept" and (fits := found[at].fits) is not None:
+            if (fewer := left & fits).sum() >= least:
+                left = fewer
+            else:
+                found[at] = replace(found[at], state="dropped")
+    return left, found
 
 
 def open_items(row: Row, catalog: Catalog, length: int) -> np.ndarray:
@@ -459,6 +485,7 @@ def open_items(row: Row, catalog: Catalog, length: int) -> np.ndarray:
 
 _INTRO = {
     "kept": "I understood", "preferred": "preferred", "named": "like",
+    "unweighted": "understood, but without weight in this model",
     "unsure": "not sure about, so not applied", "dropped": "dropped, because too few are left",
     "removed": "removed", "unknown": "not understood",
 }  # fmt: skip

@@ -42,7 +42,7 @@ class Grounded(NamedTuple):
     """What Remap and Reflect made of a split's answers; `closed` are the catalog indices that no list may hold."""
 
     prompts: list[Row]
-    closed: list[list[int]]
+    closed: Sequence[Sequence[int]]
     answers: list[str]
     lengths: list[int]
     remapped: Remapped
@@ -150,7 +150,7 @@ def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
 
 
 def evidence_lists(
-    terms: dict[str, Blocks], closed: list[list[int]], catalog: Catalog, list_length: int
+    terms: dict[str, Blocks], closed: Sequence[Sequence[int]], catalog: Catalog, list_length: int
 ) -> dict[str, list[str]]:
     """Return the lists of each kind of collaborative evidence alone; nothing without the evidence."""
     if "popularity" not in terms:

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from convrec.data.catalog import Catalog
@@ -118,13 +119,17 @@ class Evaluation:
         }
 
     def of_all_lists(self, texts: Mapping[str, str]) -> dict[str, float]:
-        """Return the metrics of all lists together: coverage, concentration, and the share that breaks exclusions."""
+        """Return the metrics of all lists together: coverage, concentration, and the share that breaks exclusions.
+
+        Those without a value are left out.
+        """
         items = self.items(texts)
-        return {
+        found = {
             "coverage": coverage(items.values(), len(self.catalog)),
             "concentration": concentration(items.values()),
             "broken_wishes": broken_wishes(items, self.prompts, self.catalog),
         }
+        return {name: value for name, value in found.items() if not np.isnan(value)}
 
     def interval(self, scores: pd.DataFrame, metric: str) -> Interval:
         """Return a metric's mean with its 95 % interval over persons."""

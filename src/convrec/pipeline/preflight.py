@@ -93,7 +93,7 @@ def _models(params: Params, _paths: Paths) -> Iterator[Check]:
 
     base, embedder, aligned = params.base_model, params.demonstrations.embedder, params.rank_grpo
     named = [(base.name, base.revision), (embedder.name, embedder.revision)]
-    start, _, pinned = aligned.start.partition("@")
+    start, _, pinned = (aligned.start, "", "") if Path(aligned.start).is_dir() else aligned.start.partition("@")
     named += [(start, pinned or None), (aligned.rewards.model or "", None)]
     for name, revision in named:
         if name in ("", "embedded", "tfidf", "sft") or name.startswith("models:/") or Path(name).is_dir():

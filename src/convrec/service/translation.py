@@ -125,6 +125,11 @@ class Translator:
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
+        if not (isinstance(guide, Guidance) and guide.weights.get("wishes")):
+            understood = [
+                [replace(wish, state="unweighted") if wish.state == "preferred" else wish for wish in own]
+                for own in understood
+            ]
         parts = zip(turns, prompts, requests, understood, strict=True)
         return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
 
@@ -144,7 +149,7 @@ class Translator:
 
     def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
         """Return the reasons for each item of the list that answers a request, by what guided it (see `Reasons`)."""
-        against = frozenset[str]().union(*(wish.against for wish in asked.wishes))
+        against = frozenset[str]().union(*(wish.against for wish in asked.wishes if wish.state == "kept"))
         people: Mapping[int, int] = {}
         if isinstance(asked.guide, Guidance):
             with self.lock:

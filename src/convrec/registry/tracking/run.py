@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +249,8 @@ def runs_page(widest: int) -> str:
     columns = [f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
     view = {"name": VIEW, "createdAt": 0, "state": json.dumps({"selectedColumns": columns})}
     client = mlflow.MlflowClient(tracking_uri())
-    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{VIEW}", json.dumps(view))
+    with suppress(MlflowException):  # the page opens without it, too
+        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{VIEW}", json.dumps(view))
     return f"experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey={VIEW}"
 
 

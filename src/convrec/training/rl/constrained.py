@@ -1,6 +1,7 @@
 """The catalog constraint in rollouts, and in the log-probabilities of their tokens."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +29,13 @@ class RolloutConstraint:
         self._allowed: dict[tuple[bytes, bytes], AllowedTokens] = {}  # by prompt and completion
 
     def begin(self, prompts: Sequence[Sequence[int]], rows: Iterable[Row]) -> None:
-        """Replace the prompts by these; equal prompts share the union of their seen titles and the least weights.
+        """Replace the prompts by these; equal ones share the union of seen titles and wishes, and the least weights.
 
         A row has `seen_titles`, perhaps `guided_items` with their `log_weights`, and the `conversation`, whose wishes
         the lists keep. Raises `InputError` if too few items are left for a prompt.
         """
         requests: dict[bytes, ListRequest] = {}
-        wishes = {}
+        said: dict[bytes, list[Any]] = {}
         for prompt, row in zip(prompts, rows, strict=True):
             key, banned = _key(prompt), self.catalog.indices_of_titles(row["seen_titles"])
             items, logs = row.get("guided_items") or (), row.get("log_weights") or ()
@@ -45,9 +46,13 @@ class RolloutConstraint:
                 weights = LogWeights(both, np.minimum(weights.logs[mine], others.logs[theirs]))
                 banned |= set(requests[key].banned)
             requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
-            wishes[key] = wish_reader(self.catalog).read(row.get("conversation") or ())
-        size = len(self.catalog)
-        self._requests = {key: keep_wishes(request, wishes[key], size)[0] for key, request in requests.items()}
+            if (conversation := row.get("conversation")) and conversation not in said.setdefault(key, []):
+                said[key].append(conversation)
+        read, size = wish_reader(self.catalog).read, len(self.catalog)
+        self._requests = {
+            key: keep_wishes(request, [wish for own in said.get(key, ()) for wish in read(own)], size)[0]
+            for key, request in requests.items()
+        }
         self._allowed = {}
         self.trie.check(self._requests.values())
 

@@ -73,7 +73,7 @@ class PreferenceTrainer(RankGRPOTrainer):
         lists = []
         for first in range(0, len(prompt_ids), num_generations):
             rejected = [next(written) for _ in range(num_generations - 1)]
-            banned = self._constraint.request(prompt_ids[first]).banned
+            banned = self._constraint.trie.closed(self._constraint.request(prompt_ids[first]))
             lists += [self._preferred.prefer(rejected[0], self._rows[first]["groundtruth"], banned), *rejected]
         return lists
 

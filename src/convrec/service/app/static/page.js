@@ -137,7 +137,7 @@ function showAnswer(turn) {
   wishes.show(turn.answer.models[0].wishes);
   const num = Math.min(...turn.answer.models.map((model) => model.recommendations.length));
   const both = turn.answer.models.length > 1 ? ` ${text}` : "";
-  say(num < turn.length ? `Only ${num} ${noun} are left with your filters.${both}` : text);
+  say(num < turn.length ? `Only ${num} ${noun} are left with your filters and wishes.${both}` : text);
   byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
   byId("saved").hidden = byId("reply").hidden = false;
   showTurns();

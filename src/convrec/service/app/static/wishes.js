@@ -3,8 +3,8 @@
 import { button, byId, element } from "./elements.js";
 
 const IS_ON = { kept: true, preferred: true };
-const TOLD = { named: "Like", unknown: "Not understood" };
-const NOTES = { preferred: "preferred", dropped: "dropped: too few are left" };
+const TOLD = { named: "Like", dropped: "Dropped, because too few are left", unweighted: "Understood, but without weight in this model", unknown: "Not understood" };
+const NOTES = { preferred: "preferred" };
 
 export class Wishes {
   constructor(onChange) {
@@ -18,7 +18,8 @@ export class Wishes {
       const isOn = Boolean(IS_ON[wish.state]);
       const note = NOTES[wish.state] ? ` (${NOTES[wish.state]})` : "";
       const made = button(`${wish.text}${note} ${isOn ? "✕" : "+"}`, () => {
-        this.choices[wish.text] = !isOn;
+        if (wish.text in this.choices) delete this.choices[wish.text]; // as it was read
+        else this.choices[wish.text] = !isOn;
         this.onChange();
       }, `${isOn ? "Do not keep" : "Keep"}: ${wish.text}`);
       made.setAttribute("aria-pressed", String(isOn));
