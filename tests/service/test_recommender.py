@@ -100,6 +100,7 @@ def test_a_preferred_wish_guides_a_list_unless_it_is_removed_and_fills_it_if_it_
     answer = recommender.recommend("crime please", count)
     assert {str(item) for item in answer} == crimes and str(answer).startswith("preferred: crime\n")
     alone = make_recommender().recommend("crime please", count)
+    assert str(alone).startswith("understood, but without weight in this model: crime\n")
     assert recommender.recommend("crime please", count, wishes={"crime": False}) == alone != answer
     assert {str(item) for item in make_recommender().recommend("crime please", count, wishes={"crime": True})} == crimes
 

@@ -372,10 +372,14 @@ def _kind(left: str, right: str) -> str | None:
     kind, found = next(
         ((kind, found) for kind, pattern in grammar.BEFORE if (found := pattern.search(left))), ("", None)
     )
-    if kind == "against" and found is not None and (
-        grammar.TAKEN_BACK.match(right)
-        or (grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right))
-        or (left[: found.start()].endswith("but ") and grammar.AGAINST.search(left[: found.start()]))
+    if (
+        kind == "against"
+        and found is not None
+        and (
+            grammar.TAKEN_BACK.match(right)
+            or (grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right))
+            or (left[: found.start()].endswith("but ") and grammar.AGAINST.search(left[: found.start()]))
+        )
     ):
         return None
     if behind:

@@ -18,7 +18,6 @@ logger = logging.getLogger(__name__)
 _SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the evidence alone; 16 all but silences a model
 _FACTORS = (0.0, 0.5, 2.0)  # of one weight
 _FIRST = 0.25  # what is tried for a weight of 0
-_LEAST_GAIN = 1e-3  # of NDCG: less is noise
 
 
 class GuidanceFit(NamedTuple):
@@ -33,7 +32,8 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
     """Return the weights with which a model's greedy lists have the best NDCG on the rows of the evaluation.
 
     The weights of the evidence alone give a direction; its scale is chosen first, and then each weight is changed once.
-    Weights are kept only where they gain, so useless evidence gets none.
+    Weights change only for a mean gain above its standard error, so useless evidence gets none, and a model that is as
+    good with smaller weights keeps more to say.
     """
     prompts, catalog = evaluation.prompts, evaluation.catalog
     terms = evidence.terms(prompts, without_own=False, earlier=False)
@@ -42,26 +42,31 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
     alone = fit_weights(terms, {}, positives, closed, np.arange(len(prompts)), size).values
     with evaluation.of_guided(model) as scored:
 
-        def ndcg(tried: Sequence[Mapping[str, float]]) -> list[float]:
+        def ndcg(tried: Sequence[Mapping[str, float]]) -> list[np.ndarray]:
             totals = [WeightedSum([terms[kind] for kind in own], list(own.values())) for own in tried]
             guides = [as_log_weights(total, evidence.kept) for total in totals]
-            found = [float(lists.scores[evaluation.headline].mean()) for lists in scored(*guides)]
-            for own, value in zip(tried, found, strict=True):
+            found = [lists.scores[evaluation.headline].to_numpy(float) for lists in scored(*guides)]
+            for own, values in zip(tried, found, strict=True):
                 shown = ", ".join(f"{kind} {own[kind]:.3g}" for kind in EVIDENCE)
-                logger.info("guidance: %s %.4f with %s", evaluation.headline, value, shown)
+                logger.info("guidance: %s %.4f with %s", evaluation.headline, values.mean(), shown)
             return found
 
         weights = dict.fromkeys(EVIDENCE, 0.0)
         scaled = [{kind: scale * weight for kind, weight in alone.items()} for scale in _SCALES if any(alone.values())]
         unguided, *found = ndcg([weights, *scaled])
         best = unguided
-        for tried, value in zip(scaled, found, strict=True):
-            if value > best + _LEAST_GAIN:
-                weights, best = tried, value
+        for tried, values in zip(scaled, found, strict=True):
+            if _is_better(values, best):
+                weights, best = tried, values
         for kind in EVIDENCE if any(weights.values()) else ():
-            values = [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]
-            changed = [{**weights, kind: value} for value in values]
-            for tried, value in zip(changed, ndcg(changed), strict=True):
-                if value > best + _LEAST_GAIN:
-                    weights, best = tried, value
-    return GuidanceFit(weights, best, unguided)
+            others = [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]
+            changed = [{**weights, kind: value} for value in others]
+            for tried, values in zip(changed, ndcg(changed), strict=True):
+                if _is_better(values, best):
+                    weights, best = tried, values
+    return GuidanceFit(weights, float(best.mean()), float(unguided.mean()))
+
+
+def _is_better(values: np.ndarray, best: np.ndarray) -> bool:
+    gains = values - best
+    return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
@@ -58,6 +59,15 @@ def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeyp
     for (name, mine), other in zip(weights(ours).items(), weights(theirs).values(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
         assert name not in start or not torch.equal(mine, start[name]), name
+
+
+def test_what_was_liked_against_a_wish_is_not_preferred(make):
+    said = [{"role": "user", "content": "made before 2010"}]  # Dune, which is liked, is of 2021
+    rows = [{**row, "seen_titles": [], "conversation": said} for row in same_rows()]
+    dune = [{"title": "Dune", "year": 2021}]
+    trainer = make(1, rows=Dataset.from_list([{**row, "groundtruth": dune} for row in rows]))
+    trainer.train()
+    assert np.isfinite(series(trainer, "loss")).all()
 
 
 @pytest.mark.parametrize("options", [{"beta": 0.1}, {"beta": 1.0, "num_generations": 4}, {"adapted": True}])
