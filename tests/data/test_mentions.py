@@ -28,6 +28,7 @@ MENTIONS = Mentions(
             Item("Pride and Prejudice", 2005),
             Item("Amélie", 2001),
             Item("Leon", 1994, aliases=("The Professional",)),
+            Item("A", 1998),
         ]
     )
 )
@@ -52,6 +53,7 @@ MENTIONS = Mentions(
         ("Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
         ("Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
         ("Amelie, or Ame\u0301lie", ["Amélie"]),
+        ("a good comedy, a (1998)", ["A"]),
     ],
 )
 def test_titles_in_a_text(text, titles):

@@ -140,7 +140,7 @@ def _is_named(text: str, matches: list[regex.Match[str]], spelling: _Spelling) -
     if all(word.isdecimal() for word in spelling.words):
         return False
     if not all(
-        match.group()[0].isupper() or not capital or (place == 0 and spelling.words[0] in _ARTICLES)
+        match.group()[0].isupper() or not capital or (place == 0 < len(matches) - 1 and spelling.words[0] in _ARTICLES)
         for place, (match, capital) in enumerate(zip(matches, spelling.capitals, strict=True))
     ):
         return False
