@@ -229,6 +229,17 @@ def test_ranges_widen_until_the_choice_is_inside(best):
         assert wanted == settings[name] or wanted / ratio < settings[name] < wanted * ratio
 
 
+def test_ranges_end_where_a_larger_value_gains_next_to_nothing():
+    asked = []
+
+    def measure(settings):
+        asked.append(settings["factors"])
+        return 1e-5 * np.log(settings["factors"])
+
+    settings, _ = choose({"factors": Axis((64,), 2)}, measure)
+    assert settings["factors"] == 64 and max(asked) == 128
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("profile", ["embedded", "movielens-100k", "redial"])
 def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_store, cli, profile):

@@ -255,7 +255,8 @@ def choose(axes: Mapping[str, Axis], measure: Callable[[Hyperparameters], float]
         for name, axis in axes.items():
             top = max(values[name], key=partial(changed, name))
             while (beyond := _beyond(values[name], {top, best[name]}, axis.ratio)) is not None:
-                top = max(top, beyond, key=partial(changed, name))
+                if changed(name, beyond) > changed(name, top) + _LEAST_GAIN:  # or noise would go on for ever
+                    top = beyond
             if changed(name, top) > reached + _LEAST_GAIN:
                 best[name] = top
                 reached = measured(*best.values())
