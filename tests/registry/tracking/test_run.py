@@ -53,7 +53,7 @@ def test_the_address_of_the_runs_is_printed_once_the_server_answers(tmp_path):
     for name, lines in {"python": page, "mlflow": server}.items():
         (programs / name).write_text(f"#!/bin/sh\n{lines}\n")
         (programs / name).chmod(0o755)
-    command = ["make", "--file", str(ROOT / "Makefile"), "ui", "READY=", f"PORT={port}"]
+    command = ["make", "--no-print-directory", "--file", str(ROOT / "Makefile"), "ui", "READY=", f"PORT={port}"]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "start_new_session": True}
     with subprocess.Popen(command, cwd=tmp_path, **options) as process:
         try:
