@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,37 +31,30 @@ Time = Annotated[datetime | None, Parameter(validator=_check_utc)]
 
 
 def _open(url: str | None) -> "FeedbackStore":
-    """Return the store, to which the journals of services that ended are delivered; say which ones are not.
-
-    Raises `InputError` if nothing was recorded.
-    """
+    """Return the store, to which the journal is delivered; say what is not. Raises `InputError` without any record."""
     from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
-    from convrec.service.feedback.journal import deliver_left
+    from convrec.service.feedback.journal import Journal
 
-    if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
+    if not JOURNAL.is_file():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), url)
     store = FeedbackStore(feedback_url(url))
-    for text in deliver_left(JOURNAL, store):
-        print(f"feedback is not delivered: {text}", file=sys.stderr)
+    with closing(Journal(JOURNAL, store)) as journal:
+        journal.deliver()
+        for text in journal.of_others():
+            print(f"feedback is not delivered: {text}", file=sys.stderr)
+        if journal.refused:
+            print(f"{journal.refused:,} records were set aside: {JOURNAL} has the reasons", file=sys.stderr)
     return store
 
 
 @feedback.command
 def status(*, url: FeedbackUrl = None) -> None:
-    """Count what is recorded, and what waits for its delivery."""
-    from convrec.service.feedback import JOURNAL
-    from convrec.service.feedback.journal import REFUSED, waiting
-
+    """Count what is recorded, and deliver what waits."""
     store = _open(url)
     counts, (first, last) = store.counts(), store.period()
     period = f" ({first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC)" if first and last else ""
     print(f"{store.address}: {counts['answers']:,} answers{period}")
     print(f"{counts['shown']:,} shown items, {counts['events']:,} events")
-    print(f"{waiting(JOURNAL):,} records wait in {JOURNAL} for running services to deliver them")
-    refused = JOURNAL / REFUSED
-    if refused.is_file():
-        with refused.open("rb") as stream:
-            print(f"{sum(1 for _ in stream):,} records were set aside: {refused} has the reasons")
 
 
 @feedback.command
