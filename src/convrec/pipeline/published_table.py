@@ -11,7 +11,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
 from convrec.evaluation.comparison import mean_intervals
 from convrec.evaluation.headline import spread
-from convrec.evaluation.published import PUBLISHED, Published, published_scores
+from convrec.evaluation.published import Published, all_published, published_scores
 from convrec.evaluation.systems import FREE, system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.atomic import write_text
@@ -24,22 +24,7 @@ from convrec.registry.tracking import flatten
 
 _WIDE = 140  # characters of a table of many metrics
 _SHORT = {"recall": "R", "ndcg": "N", "hit_rate": "HR"}
-_NAMES = {
-    "grpo": "GRPO",
-    "rank_grpo:log": "Rank-GRPO (log)",
-    "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)",
-    "gru4rec": "GRU4Rec",
-    "caser": "Caser",
-    "sasrec": "SASRec",
-    "hstu": "HSTU",
-    "tiger": "TIGER",
-    "lc_rec": "LC-Rec",
-    "bigrec": "BIGRec",
-    "d3": "D3",
-    "sdpo": "S-DPO",
-    "minionerec": "MiniOneRec",
-    "gpt_4": "GPT-4, zero-shot",
-}
+_ALGORITHMS = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
 
 
 def print_published(params: Params, paths: Paths) -> None:
@@ -75,11 +60,11 @@ def print_published(params: Params, paths: Paths) -> None:
 def _published(params: Params) -> Published:
     """Return the published figures for the profile and its catalog's file."""
     profile, file = params.common.profile, Path(params.data.catalog or "").name
-    for key, published in PUBLISHED.items():
+    for key, published in all_published().items():
         own, _, name = key.partition("/")
         if own == profile and file.startswith(name):
             return published
-    known = ", ".join(PUBLISHED)
+    known = ", ".join(all_published())
     data = f" and data.catalog = {params.data.catalog!r}" if file else ""
     raise InputError(f"common.profile = {profile!r}{data} has no published figures; there are {known}")
 
@@ -90,7 +75,8 @@ def _rows(published: Published, cutoffs: list[int], params: Params, paths: Paths
     if published.own_protocol:
         test, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
         catalog = Catalog.read(paths.catalog)
-    ours = {"zero_shot": "zero_shot", "sft": "sft", "sasrec": "sasrec", "rank_grpo": params.rank_grpo.name}
+    ours = {"zero_shot": "zero-shot", "sft": "SFT", "sasrec": "SASRec"}
+    ours["rank_grpo"] = _ALGORITHMS.get(params.rank_grpo.name, "")
     blank = [""] * len(metrics)
     for system, label in system_names(evaluation).items():
         cells = [_cell(evaluation[system][name], evaluation[system]["intervals"][name]) for name in metrics]
@@ -107,7 +93,7 @@ def _rows(published: Published, cutoffs: list[int], params: Params, paths: Paths
         yield [label, *cells, *([f"{value:.4f}" for value in figure] if figure else blank)]
     for name, figure in figures.items():
         rest = [*blank, *(blank if published.own_protocol else ())]
-        yield [_NAMES.get(name, name), *rest, *(f"{value:.4f}" for value in figure)]
+        yield [name, *rest, *(f"{value:.4f}" for value in figure)]
 
 
 def _cell(mean: float, interval: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from convrec.evaluation.published import PUBLISHED
+from convrec.evaluation.published import all_published
 from convrec.generation.fetch import fetch
 from convrec.generation.hub import latest_commit, model_license
 from convrec.project.config.params import Params, parse_params
@@ -29,8 +29,8 @@ def reproduce(model: str, data: Path | None, teacher: str | None, scale: float, 
     then unchanged.
     """
     profile = _PREFIX + model
-    if profile not in PUBLISHED:
-        known = ", ".join(name.removeprefix(_PREFIX) for name in PUBLISHED if name.startswith(_PREFIX))
+    if profile not in all_published():
+        known = ", ".join(name.removeprefix(_PREFIX) for name in all_published() if name.startswith(_PREFIX))
         raise InputError(f"MODEL {model!r}: no published figures; give one of {known}")
     published = parse_params(compose(profile, []), f"profile {profile}")
     similarity = ["demonstrations.teacher.kind=similarity", "demonstrations.teacher.model=null"]
