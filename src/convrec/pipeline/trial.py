@@ -35,12 +35,12 @@ from convrec.project.errors import EXIT_BAD_INPUT, InputError, says_out_of_memor
 from convrec.project.machine import GIB, family, gpu_bytes, resident_bytes
 from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
-from convrec.training.launch import LOG, SUPERVISED, ends_with_this_process
+from convrec.training.launch import LOG, SUPERVISED
 
 STAGES = ("base_model", "sft", "guidance", "rank_grpo", "evaluate")
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
-_NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", SUPERVISED, LOG, "DVC_STAGE"}
+_NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", LOG, "DVC_STAGE"}
 _MODELS, _STATE = 3, 3  # written models; a checkpoint's size in models: weights and AdamW's two moments
 
 
@@ -148,6 +148,7 @@ class ScratchProject:
     def run(self, stage: str, limit: int | None) -> Trial:
         """Run a stage; it is ended, and counts as out of memory, if its processes use more than `limit` bytes."""
         environment = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        environment[SUPERVISED] = str(os.getpid())  # it ends with this process
         log = self.own.root / f"{stage}.log"
         shutil.rmtree(self.own.root / CHECKPOINTS / stage, ignore_errors=True)  # of a trial that exceeded the limit
         began, peak, exceeded = time.monotonic(), 0, False
@@ -160,7 +161,6 @@ class ScratchProject:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=ends_with_this_process(signal.SIGTERM),
             )
             watched = psutil.Process(process.pid)
             try:

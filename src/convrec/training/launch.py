@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from convrec.project.paths import CONFIGS
 
 logger = logging.getLogger(__name__)
 
-SUPERVISED = "CONVREC_SUPERVISED"  # set by the flows for the commands that they start: the flow's process id
+SUPERVISED = "CONVREC_SUPERVISED"  # the process id of the flow, or of the preflight, that has started this command
 LOG = "CONVREC_LOG"  # set by the flows: the file that their commands log to
 RETRAIN = "CONVREC_RETRAIN"  # set by `--force`: no training counts as finished (see `finished_model`)
 _MOST_PROCESSES = 1024  # as `num_processes`
@@ -46,23 +46,6 @@ def end_with_parent() -> None:
     flow = os.environ.get(SUPERVISED)
     if os.getppid() != _PARENT or (flow and not Path("/proc", flow).exists()):  # one of them has already died
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def ends_with_this_process(number: int) -> Callable[[], None]:
-    """Return a `preexec_fn` for `subprocess`: the kernel sends the child this signal when this process dies.
-
-    The kernel watches the thread that starts the child, so that thread must outlive the child. Unlike
-    `end_with_parent`, there is no gap: it covers the time before the child's program begins, and the child kills
-    itself if this process has died in between.
-    """
-    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
-
-    def follow() -> None:
-        prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return follow
 
 
 def is_supervised() -> bool:
