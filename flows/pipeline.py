@@ -100,7 +100,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             run_stage(stage, forced, outcome["run"])
             seconds[stage.name] = time.monotonic() - began
             record = read_record(paths.record(stage.name))
-            figures = record.progress.figures.items() if record and record.progress else ()
+            figures = record.figures.items() if record else ()
             last = "".join(f"  {name} {value:.4g}" for name, value in figures)
             logger.info("%s %10s%s", title, duration(seconds[stage.name]), last, extra=SHOWN)
             if stage.name == "data":

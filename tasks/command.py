@@ -1,6 +1,5 @@
-"""The process of a stage that a task runs: its log, progress, errors, retries, timeout and end."""
+"""The process of a stage that a task runs: its log, errors, retries, timeout and end."""
 
-import logging
 import math
 import os
 import sys
@@ -8,13 +7,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import psutil
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
@@ -25,12 +21,9 @@ from convrec.project.paths import Paths
 from convrec.project.stage_record import read_record
 from convrec.training.launch import LOG, SUPERVISED
 
-logger = logging.getLogger(__name__)
-
 SHOWN = {"shown": True}  # `extra` of a log line that is also shown in a flow's terminal
 GRACE_SECONDS = 25  # time to write a checkpoint; a worker kills a cancelled flow run after 30 s
 _POLL_SECONDS = 0.1
-_PROGRESS_SECONDS = 2.0  # between two updates of the progress in Prefect's UI
 _TIMED_OUT = 124  # as `timeout` exits
 _TAIL = 4  # lines of a killed command's log in the message
 
@@ -71,39 +64,11 @@ RETRIES: dict[str, Any] = {
 }
 
 
-@dataclass
-class ProgressBar:
-    """The progress of a stage in Prefect's UI; an error of the server is logged, and the next call tries again."""
-
-    name: str
-    _artifact: UUID | None = None
-    _updated: float = 0.0
-
-    def show(self, at_once: bool = False) -> None:
-        """Show the steps done in the record of a stage that counts them, at most every two seconds."""
-        if not at_once and time.monotonic() - self._updated < _PROGRESS_SECONDS:
-            return
-        self._updated = time.monotonic()
-        found = read_record(Paths().record(self.name))
-        if not (found and found.progress and found.progress.steps):
-            return
-        percent = min(100 * found.progress.step / found.progress.steps, 100.0)
-        try:
-            if self._artifact:
-                update_progress_artifact(self._artifact, percent)
-            else:
-                key = f"progress-{self.name.replace('_', '-')}"
-                made: Any = create_progress_artifact(percent, key=key, description=f"`{self.name}`")
-                self._artifact = made
-        except Exception as error:  # from Prefect's client, httpx or the server
-            logger.warning("the progress of %s could not be updated (%s)", self.name, str(error)[:120])
-
-
 def follow(name: str, work: Callable[[], int], hours: float | None, variables: dict[str, str]) -> int:
     """Return the result of `work`, which starts the stage NAME and waits for it, in a thread.
 
     The stage inherits `variables`, and writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the
-    task's log, its progress to Prefect's UI. If this call ends early, by cancellation, an error or Ctrl-C, all
+    task's log. If this call ends early, by cancellation, an error or Ctrl-C, all
     processes of the stage are ended. If this process is killed, the stage gets SIGTERM. Raises `StageFailed` after
     `hours`.
     """
@@ -112,7 +77,7 @@ def follow(name: str, work: Callable[[], int], hours: float | None, variables: d
     log.write_text("")
     record.unlink(missing_ok=True)
     before, path = dict(os.environ), f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    others, task_log, bar = set(psutil.Process().children()), get_run_logger(), ProgressBar(name)
+    others, task_log = set(psutil.Process().children()), get_run_logger()
     deadline = time.monotonic() + hours * 3600 if hours else math.inf
     with ThreadPoolExecutor(1) as thread, log.open(errors="replace") as lines:
 
@@ -126,7 +91,6 @@ def follow(name: str, work: Callable[[], int], hours: float | None, variables: d
             while not running.done():
                 wait([running], timeout=_POLL_SECONDS)
                 pass_on()
-                bar.show()
                 if time.monotonic() > deadline:
                     raise StageFailed(
                         f"{name} exceeded its timeout of {hours:g} hours; start again to go on from what is done "
@@ -141,7 +105,6 @@ def follow(name: str, work: Callable[[], int], hours: float | None, variables: d
             os.environ.clear()
             os.environ.update(before)
             pass_on()  # its last lines, for example about its checkpoint
-        bar.show(at_once=True)
         return running.result()
 
 

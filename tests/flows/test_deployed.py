@@ -184,7 +184,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers,
     output = deployed.complete(last)
     assert f"resuming at step {crashed_at} of {RL_STEPS}" in output and re.search("sft +up to date", output)
 
-    # All of it is recorded: the curves whole, the model registered and promoted, readable names, links, progress.
+    # All of it is recorded: the curves whole, the model registered and promoted, readable names, links.
     for name, value in servers.clients().items():
         monkeypatch.setenv(name, value)
     client = MlflowClient(servers.address("mlflow"))
@@ -196,7 +196,7 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers,
     assert deployed.api(f"flow_runs/{last}")["name"].startswith("train embedded 20")
     artifacts = {artifact["key"] for artifact in deployed.api("artifacts/filter", limit=100)}
     links = {"train-results", "promotion", "train-run", "train-report"}
-    assert links | {"progress-sft", "progress-rank-grpo"} <= artifacts
+    assert links <= artifacts
 
 
 def test_a_refresh_compares_both_versions_on_the_new_month(deployed, servers, monkeypatch):

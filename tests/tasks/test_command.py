@@ -1,11 +1,9 @@
-"""Commands of a task: their log, progress and errors, and that none of their processes is left."""
+"""Commands of a task: their log and errors, and that none of their processes is left."""
 
 import logging
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -14,7 +12,7 @@ from prefect.states import Failed
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.project.paths import Paths
-from convrec.project.stage_record import Progress, recorded
+from convrec.project.stage_record import recorded
 from tasks.command import StageFailed, end_command, failure, follow, is_retryable
 
 # A command with a child; it goes on when its child is ended first.
@@ -49,32 +47,6 @@ def test_the_error_is_that_of_the_stage_s_record():
     with pytest.raises(InputError), recorded("sft", Paths().record("sft")):
         raise InputError("sft.lists = 3: give a step")
     assert str(failure("sft", 2)) == "sft ended with status 2: sft.lists = 3: give a step"
-
-
-def test_the_progress_of_a_stage_is_shown_from_its_record_also_after_an_error_of_the_server(monkeypatch):
-    shown = []
-
-    def create(percent: float, key: str, description: str) -> str:
-        shown.append((percent, key))
-        if len(shown) == 1:
-            raise ConnectionError("away")
-        return "artifact"
-
-    monkeypatch.setattr("tasks.command._PROGRESS_SECONDS", 0)
-    monkeypatch.setattr("tasks.command.create_progress_artifact", create)
-    monkeypatch.setattr("tasks.command.update_progress_artifact", lambda *update: shown.append(update))
-
-    def work() -> int:
-        with recorded("rank_grpo", Paths().record("rank_grpo")) as record:
-            for calls in (2, 4):  # until each step has been shown
-                record.update(progress=asdict(Progress(20 * calls, 80)), pid=2**30)  # no process: it is to be ended
-                deadline = time.monotonic() + 60
-                while len(shown) < calls and time.monotonic() < deadline:
-                    time.sleep(0.02)
-        return 0
-
-    assert follow("rank_grpo", work, None, {}) == 0
-    assert shown[:2] == [(50, "progress-rank-grpo")] * 2 and shown[-1] == ("artifact", 100)
 
 
 def test_a_killed_command_is_reported_with_the_end_of_its_log():

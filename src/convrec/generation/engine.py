@@ -11,7 +11,6 @@ import torch
 from convrec.generation.line_tokens import render
 from convrec.generation.prompts import Prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
-from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Engine(ABC):
             left = seconds / done * (len(order) - done)
             speed = tokens / max(seconds, 1e-9)
             words = "generated %d of %d lists, %.0f tokens/s, %.0f s left"
-            logger.info(words, done, len(order), speed, left, extra=progress(done, len(order), seconds_left=left))
+            logger.info(words, done, len(order), speed, left)
 
     @abstractmethod
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The record of a stage: what it does, how far it is, and how it ended.
+"""The record of a stage: what it does, the figures of its last step, and how it ended.
 
 The stage alone writes it, to `runs/NAME.json`; the flows read it, for their terminal and for messages of errors.
-Code reports progress by a log line: `logger.info("step 3 of 80", extra=progress(3, 80))`.
+A training reports figures by a log line: `logger.info("step 3 of 80", extra={"figures": {"loss": 0.3}})`.
 """
 
 import json
@@ -19,17 +19,7 @@ from convrec.project.errors import exit_status, outside_cause
 from convrec.project.redaction import redact
 
 _MESSAGE = 2000  # characters
-_SECONDS = 1.0  # minimum time between two writes of progress
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Steps done, of how many; the figures of the last one; the seconds left, if known."""
-
-    step: int
-    steps: int
-    figures: Mapping[str, float] = field(default_factory=dict)
-    seconds_left: float | None = None
+_SECONDS = 1.0  # minimum time between two writes of figures
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class StageRecord:
     message: str = ""  # why it failed
     run_id: str = ""
     tracking_uri: str = ""
-    progress: Progress | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @contextmanager
@@ -64,25 +54,16 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
         log.removeHandler(writer)
 
 
-def progress(
-    step: int, steps: int, figures: Mapping[str, float] | None = None, seconds_left: float | None = None
-) -> dict[str, Progress]:
-    """Return the `extra` of a log line that tells how far the command is."""
-    return {"progress": Progress(step, steps, figures or {}, seconds_left)}
-
-
 def read_record(path: Path) -> StageRecord | None:
     """Return the record of a file; None if there is none yet, or it is of another version."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        steps = values.pop("progress", None)
-        return StageRecord(**values, progress=Progress(**steps) if steps else None)
-    except (OSError, ValueError, TypeError, AttributeError):
+        return StageRecord(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None
 
 
 class RecordWriter(logging.Handler):
-    """Writes the record of this process; as a handler of the log, it takes the progress from the lines."""
+    """Writes the record of this process; as a handler of the log, it takes the figures from the lines."""
 
     def __init__(self, stage: str, path: Path):
         super().__init__()
@@ -97,11 +78,9 @@ class RecordWriter(logging.Handler):
         self._written = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take the progress of a log line, and write it at most once a second."""
-        found = getattr(record, "progress", None)
-        if isinstance(found, Progress):
-            last = self._values["progress"] or {"figures": {}}
-            self._values["progress"] = {**asdict(found), "figures": found.figures or last["figures"]}
+        """Take the figures of a log line, and write them at most once a second."""
+        if figures := getattr(record, "figures", None):
+            self._values["figures"] = figures
             if time.monotonic() - self._written >= _SECONDS:
                 with suppress(OSError):  # a full disk is reported by the work itself
                     self.update()

@@ -10,7 +10,6 @@ from typing import Any
 from transformers import TrainerCallback
 
 from convrec.project.atomic import write_text
-from convrec.project.stage_record import progress
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class HistoryCallback(TrainerCallback):
             shown,
             seconds,
             left,
-            extra=progress(state.global_step, state.max_steps, figures, left),
+            extra={"figures": figures},
         )
 
     def write(self, metrics: dict[str, float], step: int) -> None:
