@@ -10,7 +10,7 @@ from convrec.evaluation.metrics import metric_label
 from convrec.project.machine import describe_machine
 from convrec.project.paths import Path, Paths
 from convrec.project.table import TextTable
-from convrec.registry.decisions import LATENCY, Decision, gate_rows, skipped_gates
+from convrec.registry.decisions import GATE_COLUMNS, LATENCY, Decision, gate_rows, skipped_gates
 from flows.console import duration
 
 
@@ -38,8 +38,7 @@ def summarize(
     lines += _of_teacher(paths.calls)
     tables = [results] if results else []
     if decision and decision.gates:
-        header = ("gate", "figure", "limit", "outcome", "detail")
-        tables.append(TextTable(header, gate_rows(decision), "Gates of the promotion", left=5).markdown())
+        tables.append(TextTable(GATE_COLUMNS, gate_rows(decision), "Gates of the promotion", left=5).markdown())
         tables += [f"{skipped}\n"] if (skipped := skipped_gates(decision)) else []
     times = [(stage, duration(seconds[stage]) if stage in seconds else "up to date") for stage in all_stages]
     tables.append(TextTable(("stage", "time"), times, "Time by stage", left=2).markdown())

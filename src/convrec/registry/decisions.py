@@ -1,6 +1,5 @@
 """What a promotion compared and decided: the figures, the gates, and their texts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -62,7 +61,7 @@ class Comparison:
     n_prompts: int
     data: dict[str, str]
     settings: dict[str, Any]
-    baselines: _Gains = field(default_factory=dict)  # decisions of earlier releases have none
+    baselines: _Gains
     experiment: dict[str, Any] | None = None
 
 
@@ -115,14 +114,6 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         """Return the decision as JSON values."""
         return _JSON.dump_python(self, mode="json")
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Decision":
-        """Return the decision that `to_json` was called on; fields of removed gates are dropped.
-
-        Raises `ValueError` if it is not one.
-        """
-        return _JSON.validate_python(value)
 
 
 _JSON = TypeAdapter(Decision)

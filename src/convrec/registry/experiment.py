@@ -7,7 +7,7 @@ result is kept on the challenger.
 import json
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -141,9 +141,9 @@ class Result:
     """An experiment's two sides, the analyses of them, and what makes it invalid."""
 
     experiment: Experiment
-    sides: tuple[Side, Side]
-    looks: tuple[Look, ...]
-    problems: tuple[str, ...] = ()
+    sides: Sequence[Side]
+    looks: Sequence[Look]
+    problems: Sequence[str] = ()
 
     @property
     def verdict(self) -> str:
@@ -180,13 +180,11 @@ class Result:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table of the sides: its columns, and a row for each side."""
-        columns = ("side", "version", "users", "answers", "accepted items", "accepted per answer")
-        sides = [
-            (side.arm, side.version, *(f"{number:,}" for number in (side.users, side.answers, side.accepted)))
-            for side in self.sides
-        ]
-        rates = ["-" if side.per_answer is None else f"{side.per_answer:.3f}" for side in self.sides]
-        return [columns, *((*side, rate) for side, rate in zip(sides, rates, strict=True))]
+        rows: list[tuple[str, ...]] = [("side", "version", "users", "answers", "accepted items", "accepted per answer")]
+        for side in self.sides:
+            rate = "-" if side.per_answer is None else f"{side.per_answer:.3f}"
+            rows.append((side.arm, side.version, f"{side.users:,}", f"{side.answers:,}", f"{side.accepted:,}", rate))
+        return rows
 
 
 def read_result(store: FeedbackStore, experiment: Experiment) -> Result:
@@ -209,8 +207,11 @@ def read_result(store: FeedbackStore, experiment: Experiment) -> Result:
     answers = answers.with_columns(pl.col("accepted").fill_null(0))
     in_challenger, values = (answers["arm"] == CHALLENGER).to_list(), answers["accepted"].to_list()
     looks = compare_arms(answers["user"].to_list(), in_challenger, values, experiment.share, experiment.alpha)
-    sides = _side(CHAMPION, experiment.champion, answers), _side(CHALLENGER, experiment.challenger, answers)
-    return Result(experiment, sides, tuple(looks), tuple(_problems(answers, experiment.share)))
+    sides = []
+    for arm, version in ((CHAMPION, experiment.champion), (CHALLENGER, experiment.challenger)):
+        own = answers.filter(pl.col("arm") == arm)
+        sides.append(Side(arm, version, own["user"].n_unique(), len(own), int(own["accepted"].sum())))
+    return Result(experiment, sides, looks, list(_problems(answers, experiment.share)))
 
 
 def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
@@ -232,11 +233,6 @@ def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
             return
 
 
-def _side(arm: str, version: str, answers: pl.DataFrame) -> Side:
-    own = answers.filter(pl.col("arm") == arm)
-    return Side(arm, version, own["user"].n_unique(), len(own), int(own["accepted"].sum()))
-
-
 def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) -> Result:
     """End the experiment of a result, record the result on the challenger, and return it.
 
@@ -245,15 +241,9 @@ def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) ->
     experiment = end_experiment(client, result.experiment.id, reason, by)
     ended = replace(result, experiment=experiment)
     value = ended.to_json()
-    short = {
-        "experiment": experiment.id,
-        "verdict": ended.verdict,
-        "problems": value["problems"],
-        "champion": experiment.champion,
-        "ended": experiment.ended,
-        "reason": experiment.reason,
-        **{name: value["last"].get(name) for name in ("answers", "users", "mean", "low", "high", "p")},
-    }
+    short = {"experiment": experiment.id, "verdict": ended.verdict, "problems": value["problems"]}
+    short |= {name: value["experiment"][name] for name in ("champion", "ended", "reason")}
+    short |= {name: value["last"].get(name) for name in ("answers", "users", "mean", "low", "high", "p")}
     with not_undone(f"the end of experiment {experiment.id}"):
         version = find_version(client, experiment.challenger)
         client.set_model_version_tag(model_name(), version.version, RESULT_TAG, json.dumps(short))

@@ -86,50 +86,47 @@ def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
     rival: dict[str, str] = {}
     deadline = 0.0
 
+    def held() -> dict[str, str]:
+        model = find_model(client, claim_name())
+        return {} if model is None else dict(model.tags)
+
+    def create() -> dict[str, str]:
+        """Return the tags of the claim: its own, those of another process, or none if that has just ended."""
+        try:
+            client.create_registered_model(claim_name(), tags=own, description=_DESCRIPTION.format(model_name()))
+            return own
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        return held()  # a retried call, whose first answer was lost, finds its own
+
+    def delete(tags: dict[str, str]) -> None:
+        if held() == tags:
+            client.delete_registered_model(claim_name())
+
     def check() -> None:
-        if _read_claim(client) != own:
+        if held() != own:
             raise InputError("another process took over this change of the champion; nothing was changed: try again")
 
     try:
-        while (found := _create_claim(client, own)) != own:
+        while (found := create()) != own:
             if found != rival:
                 rival, deadline = found, time.monotonic() + PATIENCE
                 logger.info("waiting up to %g s for %s to move the aliases", PATIENCE, found.get("holder"))
             if found and time.monotonic() >= deadline:
                 logger.warning("%s has held %s for %g s: taking over", found.get("holder"), claim_name(), PATIENCE)
-                _delete_claim(client, found)
+                delete(found)
             else:
                 time.sleep(_POLL)
         try:
             yield check
         finally:
             try:
-                _delete_claim(client, own)
+                delete(own)
             except Exception as error:  # the move is done
                 logger.warning("%s could not be deleted (%s); it is ignored after %g s", claim_name(), error, PATIENCE)
     except MlflowException as error:
         raise store_error(error) from None
-
-
-def _read_claim(client: mlflow.MlflowClient) -> dict[str, str]:
-    model = find_model(client, claim_name())
-    return {} if model is None else dict(model.tags)
-
-
-def _create_claim(client: mlflow.MlflowClient, own: dict[str, str]) -> dict[str, str]:
-    """Return the tags of the claim: its own, those of another process, or none if that has just ended."""
-    try:
-        client.create_registered_model(claim_name(), tags=own, description=_DESCRIPTION.format(model_name()))
-        return own
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    return _read_claim(client)  # a retried call, whose first answer was lost, finds its own
-
-
-def _delete_claim(client: mlflow.MlflowClient, tags: dict[str, str]) -> None:
-    if _read_claim(client) == tags:
-        client.delete_registered_model(claim_name())
 
 
 @contextmanager

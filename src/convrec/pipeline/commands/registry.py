@@ -61,14 +61,14 @@ def promote(
     if approve and not by:
         raise InputError("--approve needs the person's name: give --by NAME")
     from convrec.registry import promote as module
-    from convrec.registry.decisions import ALREADY, gate_rows, headline, skipped_gates
+    from convrec.registry.decisions import ALREADY, GATE_COLUMNS, gate_rows, headline, skipped_gates
 
     decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:
         if decision.gates:
-            _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
+            _print_table(GATE_COLUMNS, gate_rows(decision))
             if skipped := skipped_gates(decision):
                 print(plain(skipped))
         line = headline(decision)

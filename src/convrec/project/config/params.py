@@ -12,9 +12,8 @@ from pydantic import AfterValidator, Field, model_validator
 from convrec.project.config.base import LEAST_PROMPT, Section, Whole, validated
 from convrec.project.config.data import Data
 from convrec.project.config.demonstrations import Demonstrations
-from convrec.project.config.guidance import GuidanceStage
 from convrec.project.config.rank_grpo import RankGRPO
-from convrec.project.config.training import SFT, BaseModelStage
+from convrec.project.config.training import SFT, BaseModelStage, GuidanceStage
 from convrec.project.yaml import read_yaml
 
 

@@ -1,4 +1,4 @@
-"""The sections `base_model` and `sft`, and what all trainings share."""
+"""The sections `base_model`, `sft` and `guidance`, and what all trainings share."""
 
 from typing import Any, Literal
 
@@ -97,3 +97,11 @@ class SFT(Training):
     checkpoint_step: Whole | None = Field(ge=1)
     max_length: int = Field(ge=16, le=1_000_000)
     validation_prompts: Whole = Field(ge=0)
+
+
+class GuidanceStage(Section):
+    """Stage `guidance`: the evidence that guides constrained lists, and the weights of its kinds."""
+
+    neighbours: int = Field(ge=1, le=100_000)
+    kept: int = Field(ge=1, le=100_000)
+    fit_prompts: Whole = Field(ge=0)

@@ -5,12 +5,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import polars as pl
 from markupsafe import Markup
 
 from convrec.evaluation.headline import Fact
-from convrec.evaluation.page import GREY, LINES, figure, render_page
+from convrec.evaluation.page import GREY, LINES, curve, errors, figure, render_page
 from convrec.service.monitoring.checks import ALARM, TOO_FEW, Check, acceptance
 from convrec.service.monitoring.settings import Checks
 from convrec.service.monitoring.statistics import Span, independent_units, wilson
@@ -56,23 +57,10 @@ def _facts(watched: Watched, checks: Sequence[Check], tested: str) -> list[Fact]
 
 
 def _points(spans: Sequence[Span], x: Sequence[object], name: str, place: int, text: str) -> go.Scatter:
-    color, symbol = LINES[place]
-    return go.Scatter(
-        x=list(x),
-        y=[span.figure for span in spans],
-        name=name,
-        mode="lines+markers",
-        line={"color": color, "width": 2, "dash": "solid" if place == 0 else "dash"},
-        marker={"symbol": symbol, "size": 8},
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [span.high - span.figure for span in spans],
-            "arrayminus": [span.figure - span.low for span in spans],
-            "color": color,
-            "thickness": 1.5,
-        },
-        customdata=[[span.low, span.high, span.n] for span in spans],
+    frame = pd.DataFrame(spans, columns=["mean", "low", "high", "n"]).assign(x=x)
+    return curve(frame, "mean", name, *LINES[place], x="x").update(
+        error_y=errors(frame, LINES[place][0]),
+        customdata=frame[["low", "high", "n"]].to_numpy().tolist(),
         hovertemplate=text + ": %{y:.3f} (%{customdata[0]:.3f} to %{customdata[1]:.3f}), n = %{customdata[2]:,}",
     )
 
