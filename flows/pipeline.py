@@ -45,7 +45,7 @@ from tasks.champion import decide_promotion, register_checkpoint
 from tasks.command import SHOWN, StageFailed
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
-from tasks.server import check_server, end_left_runs, private_server, server_failure, ui_line
+from tasks.server import check_server, private_server, server_failure, ui_line
 
 Outcome = dict[str, str]
 _REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
@@ -71,7 +71,6 @@ def bring_up_to_date(
     """
     chosen = choose_stages(stages, force)
     with lock_folder():
-        end_left_runs()
         before()
         pull_raw_data()
         return _run(name, chosen, stages is None, force or [], after_data)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter
 from prefect.concurrency.sync import concurrency
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -20,7 +19,6 @@ from prefect.settings import (
     PREFECT_SERVER_API_AUTH_STRING,
     temporary_settings,
 )
-from prefect.states import Crashed
 from prefect.utilities.urls import url_for
 
 from convrec.project.errors import InputError, NoSpace, Unavailable, causes, is_damaged
@@ -101,20 +99,6 @@ def server_failure(error: BaseException) -> Unavailable | None:
                 "database, then start again: finished work is kept"
             )
     return None
-
-
-def end_left_runs() -> None:
-    """Mark the runs that killed flows left as running in this folder's own history as crashed; call it in its lock.
-
-    A shared server does so by an automation.
-    """
-    if PREFECT_API_URL.value() or PREFECT_HOME.value() != Path(".prefect").absolute():
-        return
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
-    with get_client(sync_client=True) as client:
-        for left in client.read_flow_runs(flow_run_filter=running):
-            if str(left.id) != flow_run.get_id():
-                client.set_flow_run_state(left.id, Crashed(message="its process was killed"), force=True)
 
 
 def gpu_slot(needed: bool = True) -> AbstractContextManager[None]:

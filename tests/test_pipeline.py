@@ -37,6 +37,7 @@ from convrec.registry.recommenders import open_recommender
 from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, download_version, model_name
 from convrec.service.reasons import EXAMPLES
+from convrec.training.callbacks import read_history
 from tests.preloaded import preloaded_environment
 from tests.registry.tracking.server import free_port
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
@@ -370,9 +371,10 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     parents = {run.info.run_name: names.get(run.data.tags.get("mlflow.parentRunId")) for run in runs}
     assert parents["grpo"] == parents["rank_grpo:exp_inf"] == "compare" and parents["compare"] is None
     assert [name for name, parent in parents.items() if parent == "grpo" and name.startswith("grpo seed ")]
-    curves = pd.read_csv(scratch / "comparison" / "curves.csv")
-    assert curves.groupby("algorithm")["step"].agg(list).to_dict() == dict.fromkeys(algorithms, [0, 2] * 2)
-    assert len(set(curves[curves["step"] == 0]["ndcg_at_6"])) == 1, "all are measured as the model that they start from"
+    key, files = "validation/ndcg_at_6", (scratch / "checkpoints" / "compare").glob("*/history.jsonl")
+    curves = [{row["step"]: row[key] for row in read_history(file) if key in row} for file in files]
+    assert [[*curve] for curve in curves] == [[0, 2]] * (2 * len(algorithms))
+    assert len({curve[0] for curve in curves}) == 1, "all are measured as the model that they start from"
     assert cli(*command).status == 0 and caplog.text.count("already finished") == 10
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 

@@ -189,22 +189,21 @@ def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
     assert len(written) == 3 and "Validation split: 6 rows, 5 prompts, 95 % intervals" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]
     assert [row[:3] for row in cells] == [["sft", step, "0.6667"] for step in "245"] and cells[1][-1] == "chosen"
-    table = pd.read_csv("evaluations/checkpoints.csv")
-    assert table["step"].tolist() == [2, 4, 5] and table["chosen"].tolist() == [False, True, False]
-    assert (table["recall_at_2_low"] < table["recall_at_2"]).all() and set(table["n_rows"]) == {6}
+    file = json.loads(Path("evaluations/checkpoints.json").read_text())
+    assert [(row["step"], row["chosen"]) for row in file["checkpoints"]] == [(2, False), (4, True), (5, False)]
+    figures = [row["metrics"]["recall_at_2"] for row in file["checkpoints"]]
+    assert all(one["low"] < one["mean"] for one in figures) and file["n_rows"] == 6
     run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
     history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
     assert [(metric.step, round(metric.value, 4)) for metric in history] == [(s, 0.6667) for s in (2, 4, 5)]
 
 
-def test_checkpoints_that_are_pruned_meanwhile_are_left_out(training, written, cli, monkeypatch, caplog):
-    whole = Evaluation.of_model
+def test_checkpoints_are_scored_by_the_lists_that_are_served(training, written, cli, monkeypatch):
+    whole, constrained = Evaluation.of_model, []
 
-    def prune(evaluation, model, *rest, **options):
-        shutil.rmtree(training / "checkpoint-4", ignore_errors=True)
-        assert rest == (True,), "lists as they are served"
+    def of_model(evaluation, model, *rest, **options):
+        constrained.append(rest)
         return whole(evaluation, model, *rest, **options)
 
-    monkeypatch.setattr(Evaluation, "of_model", prune)
-    assert _evaluate(cli) == [(2, False), (5, False)]
-    assert "sft step 4 is skipped: its checkpoint was pruned" in caplog.text
+    monkeypatch.setattr(Evaluation, "of_model", of_model)
+    assert len(_evaluate(cli)) == 3 and constrained == [(True,)] * 3

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import mlflow
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from convrec.project.errors import InputError
 from convrec.registry import moves as registry_moves
@@ -175,6 +177,22 @@ def test_of_threads_at_once_one_promotes(client):
         thread.join()
     assert len(won) == 1 and len(lost) == 2 and all(won[0] in output for output in lost)
     assert read_aliases(client) == {"champion": won[0]} and len(moves_of(client)) == 2
+
+
+def test_a_claim_that_ends_while_it_is_claimed_is_claimed_again(client, monkeypatch):
+    promote_in_turn(client, "1")
+    create, ended = client.create_registered_model, []
+
+    def ends(name, **options):
+        if not ended:
+            ended.append(name)
+            raise MlflowException("not found", error_code=RESOURCE_DOES_NOT_EXIST)
+        return create(name, **options)
+
+    monkeypatch.setattr(client, "create_registered_model", ends)
+    with claim(client, "ops") as check:
+        check()
+    assert ended == [claim_name()] and not _is_claimed(client)
 
 
 def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):

@@ -26,7 +26,7 @@ from convrec.generation.trie import Guide
 from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages.rank_grpo import align
 from convrec.pipeline.stages.sft import learn
-from convrec.project.atomic import replaced, write_text
+from convrec.project.atomic import replaced
 from convrec.project.code import code_digest, code_files
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import BY_RANK
@@ -35,7 +35,6 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
 from convrec.registry.tracking import Run, data_tags, file_md5, group_run, stage_run
-from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import last_checkpoint, training_folder
 
 logger = logging.getLogger(__name__)
@@ -186,22 +185,10 @@ def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None)
     return _params_of_seeds(params, "rank_grpo", variant(name) | steps, num_seeds, f"--algorithms {name}")
 
 
-def _curves(names: dict[str, list[Path]], metric: str) -> pd.DataFrame:
-    rows = [
-        {"algorithm": name, "seed": seed, "step": row["step"], "seconds": row["seconds/elapsed"], metric: row[key]}
-        for key in [f"validation/{metric}"]
-        for name, folders in names.items()
-        for seed, folder in enumerate(folders)
-        for row in read_history(folder / "history.jsonl")
-        if key in row
-    ]
-    return pd.DataFrame(rows)
-
-
 def compare_algorithms(
     params: Params, paths: Paths, names: Sequence[str], num_seeds: int, max_steps: int | None
 ) -> Path:
-    """Run every variant with every seed; print the table, write `compare.json` and `curves.csv`, and return the first.
+    """Run every variant with every seed; print the table, write it as JSON, and return that file.
 
     The table has each variant's mean validation NDCG and its standard deviation over seeds, and its paired differences
     to GRPO (if it is a variant) and to the SFT model. Their 95 % bootstrap intervals are over persons, with each row's
@@ -243,7 +230,6 @@ def compare_algorithms(
                 entry[f"ratio_to_{baseline}"] = entry["mean"] / level if level else None
             result["algorithms"][name] = entry
         target = paths.comparison / "compare.json"
-        write_text(paths.comparison / "curves.csv", _curves(folders, metric).to_csv(index=False, float_format="%.6g"))
         write_json(target, result)
         record.log_artifact(target)
     _print_comparison(result)

@@ -21,7 +21,7 @@ from convrec.generation.model_folders import check_model, find_model, has_weight
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
-from convrec.project.results import write_json, write_plot
+from convrec.project.results import write_json
 from convrec.project.table import TextTable
 from convrec.registry.tracking import data_tags, file_md5, stage_run
 from convrec.registry.versions import download_version, require_shared_items
@@ -102,11 +102,11 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         [metric_label(metric), *(with_interval(result["metrics"][metric]) for result in results)]
         for metric in first["metrics"]
     ]
-    how = "" if first["constrained"] else ", free lists"
-    TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120, wrap=True)
+    TextTable(["", *(result["model"] for result in results)], rows, _title(first)).print(120, wrap=True)
 
 
-def _title(result: Figures, how: str = "") -> str:
+def _title(result: Figures) -> str:
+    how = "" if result.get("constrained", True) else ", free lists"
     sizes = f"{result['n_rows']} rows, {result['n_prompts']} prompts, 95 % intervals"
     return f"{result['split'].capitalize()} split{how}: {sizes}"
 
@@ -137,7 +137,7 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     Rank-GRPO checkpoints write constrained lists if its rollouts are constrained, as in validation during training;
     those of SFT write the lists that are served.
     Return the numbers of rows and prompts, and the metrics by stage and step. They are also written to
-    `evaluations/checkpoints.json`, as a flat table to `checkpoints.csv`, and by step to an MLflow run.
+    `evaluations/checkpoints.json`, and by step to an MLflow run.
 
     Raises `InputError` before any generation if data, engine or checkpoints are missing.
     """
@@ -153,20 +153,11 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
             constrained = params.rank_grpo.constrained if stage == "rank_grpo" else params.evaluate.constrained
             chosen = chosen_step(folder)
             for step in (step for step in kept if not step % (every or 1) or step in (chosen, max(kept))):
-                try:
-                    metrics = evaluation.intervals(evaluation.of_model(kept[step], constrained, guide=guide).scores)
-                except (OSError, InputError):
-                    if kept[step].is_dir():
-                        raise
-                    logger.warning("%s step %d is skipped: its checkpoint was pruned meanwhile", stage, step)
-                    continue
+                metrics = evaluation.intervals(evaluation.of_model(kept[step], constrained, guide=guide).scores)
                 rows.append({"stage": stage, "step": step, "chosen": step == chosen, "metrics": metrics})
                 record.log_metrics(flat_metrics(metrics, f"{split}/{stage}/"), step)
         write_json(target, {**sizes, "checkpoints": rows})
-        flat = [{**row, **sizes, **flat_metrics(row["metrics"])} for row in rows]
-        write_plot(target.with_suffix(".csv"), ({k: row[k] for k in row if k != "metrics"} for row in flat))
-        for path in (target, target.with_suffix(".csv")):
-            record.log_artifact(path)
+        record.log_artifact(target)
     return {**sizes, "checkpoints": rows}
 
 

@@ -35,9 +35,12 @@ class Check(NamedTuple):
     remedy: str = ""
 
 
-def _machine(_params: Params, paths: Paths) -> Iterator[Check]:
+def _machine(params: Params, paths: Paths) -> Iterator[Check]:
     yield Check("libraries", ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl")))
     yield Check("disk", f"{shutil.disk_usage(paths.root).free / GIB:.0f} GiB free")
+    teacher = params.demonstrations.teacher
+    if teacher.kind == "llm":
+        yield Check("teacher", str(teacher.base_url), "" if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY")
 
 
 def _libraries(params: Params, _paths: Paths) -> Iterator[Check]:
@@ -111,12 +114,6 @@ def _models(params: Params, _paths: Paths) -> Iterator[Check]:
             yield Check("model", f"{name}: {found}")
 
 
-def _teacher(params: Params, _paths: Paths) -> Iterator[Check]:
-    teacher = params.demonstrations.teacher
-    if teacher.kind == "llm":
-        yield Check("teacher", str(teacher.base_url), "" if os.environ.get("OPENAI_API_KEY") else "set OPENAI_API_KEY")
-
-
 def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
     from convrec.registry.tracking import connect, shown_uri  # noqa: PLC0415  (imports mlflow)
 
@@ -128,7 +125,7 @@ def _tracking(_params: Params, paths: Paths) -> Iterator[Check]:
         yield Check("tracking server", shown_uri(paths.root))
 
 
-CHECKS = (_machine, _libraries, _gpus, _launches, _data, _models, _teacher, _tracking)
+CHECKS = (_machine, _libraries, _gpus, _launches, _data, _models, _tracking)
 
 
 def require_machine(params: Params) -> None:

@@ -17,7 +17,6 @@ _ROOT = PACKAGE.parent
 # Packages that do not change what is computed; their imports are not followed.
 PLUMBING = (
     "convrec.project",  # parameters reach a stage as values, which DVC compares
-    "convrec.pipeline.stages.results",  # how results are written
     "convrec.registry",  # records, and fetches the model that a training starts from
     "convrec.service",  # imported by the registry
     "convrec.training.launch",  # starts processes

@@ -61,7 +61,7 @@ class Comparison:
     n_prompts: int
     data: dict[str, str]
     settings: dict[str, Any]
-    baselines: _Gains
+    baselines: _Gains = field(default_factory=dict)
     experiment: dict[str, Any] | None = None
 
 

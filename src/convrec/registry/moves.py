@@ -96,7 +96,8 @@ def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
             client.create_registered_model(claim_name(), tags=own, description=_DESCRIPTION.format(model_name()))
             return own
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            # MLflow looks for a model that exists already, and finds none where its claim ends just then.
+            if error.error_code not in ("RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST"):
                 raise
         return held()  # a retried call, whose first answer was lost, finds its own
 

@@ -14,14 +14,7 @@ from mlflow.entities.model_registry import ModelVersion
 from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.project.text import plain
-from convrec.registry.decisions import (
-    ALREADY,
-    REFUSED,
-    Comparison,
-    Decision,
-    Gate,
-    decision_markdown,
-)
+from convrec.registry.decisions import ALREADY, REFUSED, Comparison, Decision, Gate, decision_markdown
 from convrec.registry.experiment import recorded_result
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import (
@@ -36,13 +29,7 @@ from convrec.registry.moves import (
 )
 from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
 from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
-from convrec.registry.versions import (
-    all_versions,
-    download_version,
-    find_version,
-    model_name,
-    read_aliases,
-)
+from convrec.registry.versions import all_versions, download_version, find_version, model_name, read_aliases
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")  # of `list_versions`
 DECISION_TAG = "promotion.decision"
@@ -116,15 +103,8 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
         if version.run_id:
             client.log_text(version.run_id, decision_markdown(decision), f"{artifact}.md")
             client.log_dict(version.run_id, decision.to_json(), f"{artifact}.json")
-        short = {
-            "number": number,
-            "status": decision.status,
-            "reason": decision.reason[:_MAX_REASON],
-            "champion": decision.champion,
-            "by": by,
-            "at": decision.at,
-            "artifact": f"{artifact}.json" if version.run_id else "",
-        }
+        short = {name: getattr(decision, name) for name in ("number", "status", "champion", "by", "at")}
+        short |= {"reason": decision.reason[:_MAX_REASON], "artifact": f"{artifact}.json" if version.run_id else ""}
         client.set_model_version_tag(model_name(), version.version, DECISION_TAG, json.dumps(short))
         client.set_model_version_tag(model_name(), version.version, STATUS_TAG, decision.status)
     return decision

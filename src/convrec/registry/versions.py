@@ -149,7 +149,9 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     """
     experiment = connect(paths.root)
     client = mlflow.MlflowClient()
-    _require_files(paths, stage)
+    for path in (paths.model(stage) / "config.json", paths.results("evaluate"), paths.catalog, paths.split("test")):
+        if not path.is_file():
+            raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
     tags, card = describe_version(params, paths, stage, model_name())
     versions = all_versions(client)
     if not versions and (others := other_models(model_name())):
@@ -220,13 +222,6 @@ def require_catalog(paths: Paths) -> None:
         require_shared_items({str(paths.catalog): Catalog.read(paths.catalog)} | version_catalog(champion))
 
 
-def _require_files(paths: Paths, stage: str) -> None:
-    needed = [paths.model(stage) / "config.json", paths.results("evaluate"), paths.catalog, paths.split("test")]
-    for path in needed:
-        if not path.is_file():
-            raise InputError(f"{path}: not made yet; run `dvc repro` first, then register")
-
-
 def other_models(name: str) -> str:
     """Return which other models the registry shows to this user, and how to use one; empty if it shows none."""
     try:
@@ -294,21 +289,16 @@ def read_version(folder: Path, uri: str) -> "ModelFiles":
 
     try:
         flavor = Model.load(folder).flavors["python_function"]
-        checkpoint, catalog = (
-            inside(folder, flavor["artifacts"][name]["path"], f"{uri}: the path of its {name}")
-            for name in ("model", "catalog")
-        )
-        settings, guidance = ListSettings(**flavor["config"]), None
-        if "guidance" in flavor["artifacts"]:
-            path = flavor["artifacts"]["guidance"]["path"]
-            guidance = inside(folder, path, f"{uri}: the path of its guidance")
+        settings, found = ListSettings(**flavor["config"]), flavor["artifacts"]
+        files = {name: inside(folder, found[name]["path"], f"{uri}: the path of its {name}") for name in found}
+        checkpoint, catalog = files["model"], files["catalog"]
         if not (checkpoint.is_dir() and catalog.is_file()):
             raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
         raise InputError(
             f"{uri}: this version has no checkpoint and catalog; give one that this project registered"
         ) from None
-    return ModelFiles(checkpoint, catalog, settings, guidance=guidance)
+    return ModelFiles(checkpoint, catalog, settings, guidance=files.get("guidance"))
 
 
 def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":

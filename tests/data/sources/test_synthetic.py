@@ -5,7 +5,7 @@ import pytest
 from convrec.data.catalog import build_catalog
 from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
-from convrec.data.sources.dialogue import LISTS
+from convrec.data.sources.dialogue import load_phrases
 from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
 from convrec.data.titles import fold
 
@@ -75,7 +75,9 @@ def test_the_last_wish_counts(world, monkeypatch):
         genres = tastes[row["prompt_id"]].genres
         wanted = first.split(",")[0]  # without the genres to avoid
         assert not [genre for genre in genres if f" {genre} movie" in wanted] and last != first
-        assert set(LISTS) & {message["content"] for message in row["messages"] if message["role"] == "assistant"}
+        assert set(load_phrases()["lists"]) & {
+            message["content"] for message in row["messages"] if message["role"] == "assistant"
+        }
 
 
 def _changed(monkeypatch, share: float):

@@ -12,7 +12,7 @@ from convrec.project.yaml import read_yaml
 
 
 @cache
-def _phrases() -> dict[str, Any]:
+def load_phrases() -> dict[str, Any]:
     """Return the phrases of phrases.yaml by kind; `moods` maps a genre to other words for it."""
     return read_yaml(Path(__file__).with_name("phrases.yaml"))
 
@@ -54,7 +54,8 @@ def add_typos(rng: np.random.Generator, text: str, rate: float) -> str:
 
 
 def _taste_phrase(rng: np.random.Generator, request: Request) -> str:
-    moods, phrases = _phrases()["moods"], _phrases()
+    phrases = load_phrases()
+    moods = phrases["moods"]
     adjectives = [
         str(rng.choice(moods[genre])) if genre in moods and rng.random() < 0.3 else genre for genre in request.genres
     ]
@@ -71,7 +72,7 @@ def write_conversation(
     Between two turns of the user, the assistant asks a question or gives a list. A phrase of the kind `openings` stands
     before the first turn.
     """
-    phrases = _phrases()
+    phrases = load_phrases()
     opening = _pick(rng, phrases["requests"], taste=_taste_phrase(rng, request))
     facts = []
     if request.themes:
@@ -114,5 +115,5 @@ def write_change_of_mind(rng: np.random.Generator, first: Request, last: Request
         first = Request(
             first.genres, themes=[], liked=[], disliked=[], disliked_genre=None, decade=None, wants_famous=False
         )
-    answer = {"role": "assistant", "content": _pick(rng, _phrases()["lists"])}
+    answer = {"role": "assistant", "content": _pick(rng, load_phrases()["lists"])}
     return [*write_conversation(rng, first), answer, *write_conversation(rng, last, "changes")]

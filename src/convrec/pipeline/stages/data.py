@@ -24,7 +24,6 @@ from convrec.data.sources.feedback import read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.data.statistics import describe
 from convrec.data.titles import line
-from convrec.pipeline.stages.results import write_results
 from convrec.project.config.data import Data
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
@@ -205,7 +204,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     }
     headlines = {name: metrics[name] for name in ("catalog", "quarantined")}
     headlines |= {name: {"rows": count["rows"]} for name, count in counts.items()}
-    write_results("data", headlines, metrics, paths, record)
+    record.log_results("data", headlines, metrics, paths)
     sizes = ", ".join(f"{counts[name]['rows']:,} {name}{_period(rows)}" for name, rows in splits.items())
     same = f" ({merged:,} merged: same id, or title and year, as an earlier row)" if merged else ""
     logger.info("%s items%s; rows: %s", f"{len(source.catalog):,}", same, sizes)

@@ -27,7 +27,6 @@ from convrec.demonstrations.quality import (
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
 from convrec.evaluation.scoring import step_scores
-from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
 from convrec.project.device import pick_device
 from convrec.project.paths import Paths
@@ -209,7 +208,7 @@ def _write_metrics(
     measured = {where: metrics[where] for where in ("held_out", "validation") if where in metrics}
     scores = {where: {step: found[step][headline] for step in steps} for where, found in measured.items()}
     headlines = {"train_prompts": metrics["train_prompts"], headline: scores}
-    write_results("demonstrations", headlines, metrics, paths, record)
+    record.log_results("demonstrations", headlines, metrics, paths)
     write_plot(paths.plot("adjust"), fit.losses)
     for losses in fit.losses:
         record.log_metrics({f"adjust/{k}": v for k, v in losses.items() if k != "epoch"}, int(losses["epoch"]))

@@ -19,7 +19,6 @@ from convrec.evaluation.slices import slice_rows, slice_scores
 from convrec.evaluation.systems import BASELINES, FREE, UNGUIDED
 from convrec.generation.lists import check_constraint
 from convrec.generation.prompts import TRUNCATED_SHARE
-from convrec.pipeline.stages.results import write_results
 from convrec.project.config.params import Params
 from convrec.project.paths import TRAINED, Paths
 from convrec.project.results import write_plot
@@ -121,6 +120,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     kinds = slice_rows(rows, counts, catalog)
     metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)
     metrics[f"paired_{headline}"] = gains
-    write_results("evaluate", headline_metrics(metrics, headline), metrics, paths, record, "test/")
+    record.log_results("evaluate", headline_metrics(metrics, headline), metrics, paths, "test/")
     write_plot(paths.plot("systems"), plot)
     record.log_artifact(paths.plot("systems"))

@@ -20,6 +20,7 @@ from convrec.project.atomic import write_bytes
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
+from convrec.project.results import write_json
 from convrec.registry.tracking.describe import (
     DATA_TAGS,
     DESCRIPTION_TAG,
@@ -77,6 +78,18 @@ class Run:
         if not isinstance(clean, str):
             clean = orjson.dumps(clean, option=orjson.OPT_INDENT_2).decode()
         self._journal.append_file(clean.encode(), path)
+
+    def log_results(
+        self, stage: str, headlines: dict[str, Any], details: dict[str, Any], paths: Paths, prefix: str = ""
+    ) -> None:
+        """Write `metrics/STAGE.json` to compare runs by, and `results/STAGE.json` with all that it measured.
+
+        The headlines become metrics, below `prefix`; the details become an artifact.
+        """
+        write_json(paths.metrics(stage), headlines)
+        write_json(paths.results(stage), details)
+        self.log_metrics(metric_values(headlines, prefix))
+        self.log_artifact(paths.results(stage))
 
     def log_versions(self, files: dict[str, bytes]) -> None:
         """Record the files of `read_versions`."""
