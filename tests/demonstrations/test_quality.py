@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from convrec.data.parsing import parse_list
+from convrec.data.parsing import parse_line
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.quality import (
     PLACED_BY,
@@ -38,7 +38,7 @@ def test_titles_are_counted_by_mention_before_and_after_matching(catalog):
         "Heat (1995)\nUp! (2009)\nPrimer (2004)",
         "Heat (1995)\nDune\nAlien: The Zqx (1979)\nUp: Up Again (2011)\nUp",
     ]
-    lists = [parse_list(text, catalog, reading="lenient") for text in texts]
+    lists = [[parse_line(line, catalog, reading="lenient") for line in text.split("\n")] for text in texts]
     shares = match_shares(position_weights(lists, Grounder(catalog)))
     kinds = {"exact": 4 / 8, "normalised": 1 / 8, "fuzzy": 0, "truncated": 1 / 8}
     assert shares == {"mentions": 8, "before": 3 / 8, "after": 6 / 8, **kinds}

@@ -183,14 +183,10 @@ def split_by_conversation(
     Shares are met in the mean. A group keeps its split when others are added, so a refresh does not test on what an
     earlier model learned from. Raises `InputError` on an empty split.
     """
-    draws = {name: _draw(f"split {seed} {name}") for name in group.unique()}
+    hashes = {name: hashlib.sha256(f"split {seed} {name}".encode()).digest() for name in group.unique()}
+    draws = {name: int.from_bytes(found[:6]) / 2**48 for name, found in hashes.items()}  # uniform in [0, 1)
     bounds = {"test": test_share, "validation": test_share + validation_share, "train": 1.0}
     split_of = {name: next(split for split in bounds if draw < bounds[split]) for name, draw in draws.items()}
     labels = group.map(split_of)
     splits = {name: rows[labels == name] for name in SPLITS}
     return require_filled(splits, "raise data.validation_share or data.test_share, or give more data")
-
-
-def _draw(text: str) -> float:
-    """Return a number in [0, 1) that is uniform over texts."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48

@@ -305,18 +305,15 @@ def parse_line(
     return parse(normalise_text(line), catalog, tolerance)
 
 
-def parse_list(
-    text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE, reading: Reading = "strict"
-) -> list[Entry | None]:
+def parse_list(text: str, catalog: Catalog) -> list[Entry | None]:
     """Return one entry for each line of the text, in place; None for a line that names nothing (see `parse_line`).
 
-    Line j (from 0) of the text is rank j, as in `rl.segmentation`. A final newline opens no rank. Years that differ
-    by at most `tolerance` name the same item.
+    Line j (from 0) of the text is rank j, as in `rl.segmentation`. A final newline opens no rank.
     """
     lines = text.split("\n")
     if not lines[-1].strip():
         lines.pop()
-    return [parse_line(line, catalog, tolerance, reading) for line in lines]
+    return [parse_line(line, catalog) for line in lines]
 
 
 class WrittenList(NamedTuple):

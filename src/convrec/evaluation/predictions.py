@@ -125,12 +125,8 @@ def print_scores(scores: PredictionScores, settings: ScoringSettings) -> None:
     """Print one row for each metric: its mean, its interval and its n."""
     sizes = f"{scores.n:,} rows, {scores.n_prompts:,} prompts"
     Console(highlight=False).print(f"{sizes}; protocol {settings.protocol}, {settings.list_length} ranks")
-    rows = [
-        (name, f"{interval.mean:.4f}", _ends(interval), f"{interval.n:,}")
-        for name, interval in scores.intervals.items()
-    ]
+    rows = []
+    for name, (mean, low, high, n) in scores.intervals.items():
+        ends = TOO_FEW if low is None else f"{low:.4f} to {high:.4f}"
+        rows.append((name, f"{mean:.4f}", ends, f"{n:,}"))
     TextTable(("metric", "mean", "95 % interval", "n"), rows).print()
-
-
-def _ends(interval: Interval) -> str:
-    return TOO_FEW if interval.low is None else f"{interval.low:.4f} to {interval.high:.4f}"

@@ -87,3 +87,9 @@ def test_what_is_for_another_database_stays_and_is_said(project, cli):
     assert f"feedback is not delivered: {told}" in err
     assert cli("feedback", "status").err == ""
     assert cli("feedback", "status", "--feedback", "sqlite:///other.db").err == ""
+
+
+def test_a_journal_that_cannot_be_used_stops_no_command(project, cli):
+    JOURNAL.write_bytes(b"no database" * 100)
+    ended = cli("feedback", "export", "all.parquet")
+    assert ended.status == 0 and "feedback is not delivered: a database is damaged" in ended.err

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, Whole, add_group, app, project
+from convrec.project.errors import InputError
 
 EXIT_ALARM = 3
 
@@ -38,12 +39,15 @@ def _open(url: str | None) -> "FeedbackStore":
     if not JOURNAL.is_file():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), url)
     store = FeedbackStore(feedback_url(url))
-    with closing(Journal(JOURNAL, store)) as journal:
-        journal.deliver()
-        for text in journal.of_others():
-            print(f"feedback is not delivered: {text}", file=sys.stderr)
-        if journal.refused:
-            print(f"{journal.refused:,} records were set aside: {JOURNAL} has the reasons", file=sys.stderr)
+    try:
+        with closing(Journal(JOURNAL, store)) as journal:
+            journal.deliver()
+            for text in journal.of_others():
+                print(f"feedback is not delivered: {text}", file=sys.stderr)
+            if journal.refused:
+                print(f"{journal.refused:,} records were set aside: {JOURNAL} has the reasons", file=sys.stderr)
+    except InputError as error:  # as that of another owner; an error of the database comes again where it is used
+        print(f"feedback is not delivered: {error}", file=sys.stderr)
     return store
 
 

@@ -1,7 +1,6 @@
 """Stage `data`: raw conversations and catalog in, canonical splits out."""
 
 import logging
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -36,11 +35,6 @@ logger = logging.getLogger(__name__)
 TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
 OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
 _EXAMPLES = 3  # of ground truth outside the catalog
-
-
-def _reader(source: str) -> Callable[..., Source]:
-    """Return `read_NAME` of the module `data/sources/NAME.py`; `SourceName` lists the names."""
-    return getattr(import_module(f"convrec.data.sources.{source}"), f"read_{source}")
 
 
 def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
@@ -84,7 +78,8 @@ def _read_sources(params: Params, quarantine: Quarantine) -> Source:
             catalog = sources[config.sources[0]].catalog
             sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
         else:
-            source = _reader(name)(Path(config.path), quarantine, **params.source_options(name))
+            read = getattr(import_module(f"convrec.data.sources.{name}"), f"read_{name}")
+            source: Source = read(Path(config.path), quarantine, **params.source_options(name))
             sources[name] = source.compatible() if config.title_form == "NFKC" else source
     return combine(sources)
 
