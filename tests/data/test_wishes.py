@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.wishes import Wish, WishReader, apply, summary
+from convrec.data.wish_reader import WishReader
+from convrec.data.wishes import Wish, apply, summary
 
 MARKS = {"preferred": "~", "named": "=", "unsure": "?", "unknown": "!"}
 
@@ -40,7 +41,8 @@ LINES = [line for line in Path(__file__).with_name("wishes.txt").read_text().spl
 
 
 def _read(*turns: str) -> list[Wish]:
-    return READER.read([{"role": "user", "content": turn} for turn in turns])
+    parts = [turn.rpartition("Bot: ") for turn in turns]
+    return READER.read([{"role": "assistant" if bot else "user", "content": text} for _, bot, text in parts])
 
 
 def _labels(wishes: list[Wish]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The words and patterns by which wishes are read from marked text (see `wishes`)."""
+"""The words and patterns by which wishes are read from marked text (see `wish_reader`)."""
 
 import re
 

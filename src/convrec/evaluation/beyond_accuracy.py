@@ -13,7 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
-from convrec.data.wishes import wish_reader
+from convrec.data.wish_reader import wish_reader
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.wishes import Wish, apply, wish_reader
+from convrec.data.wish_reader import wish_reader
+from convrec.data.wishes import Wish, apply
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
