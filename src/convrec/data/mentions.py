@@ -25,7 +25,7 @@ _COMMON = {
     "about", "after", "again", "all", "always", "and", "any", "anything", "as", "at", "away", "back", "because",
     "before", "big", "but", "can", "come", "do", "down", "enough", "ever", "everything", "for", "from", "get",
     "go", "good", "great", "have", "he", "her", "here", "hi", "him", "his", "home", "how", "i", "if", "in",
-    "is", "it", "just", "last", "life", "like", "look", "love", "me", "more", "my", "never", "new", "next",
+    "is", "it", "just", "last", "life", "like", "look", "love", "loved", "me", "more", "my", "never", "new", "next",
     "night", "no", "not", "nothing", "now", "of", "off", "oh", "ok", "old", "on", "once", "one", "or", "our",
     "out", "over", "please", "point", "run", "she", "so", "some", "something", "soon", "still", "thanks",
     "that", "them", "then", "there", "these", "they", "thing", "things", "this", "those", "tonight", "tomorrow",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,6 +24,7 @@ _MOST_WISHES = 50  # of a conversation; the last ones count
 _NEAR = 200  # characters before and behind a mark, in which the words stand that decide
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
 _PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
+_ACTORS = {"actor", "actress", "cast", "star"}
 _MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
 
 
@@ -48,11 +50,14 @@ class WishReader:
         self.catalog, self.mentions = catalog, Mentions(catalog)
         self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
         self._columns: dict[str, np.ndarray] = {}  # of numbers. Shape: (C,)
+        self._names: set[str] = set()  # of the columns of values
         self._spelt: dict[Key, _Value] = {}
         self._surnames: dict[str, Key | None] = {}
         self._read_values()
         self._add_spellings()
-        self._sizes = sorted({len(key) for key in self._spelt}, reverse=True)
+        self._sizes: dict[str, list[int]] = {}  # of values in words, by the first word
+        for size, first in sorted({(len(key), key[0]) for key in self._spelt}, reverse=True):
+            self._sizes.setdefault(first, []).append(size)
 
     def read(self, messages: Sequence[Mapping[str, str]]) -> list[Wish]:
         """Return the wishes of a conversation's user, in order; its first turn's come first."""
@@ -62,20 +67,11 @@ class WishReader:
             if role == "assistant":
                 named += reversed(self._mark(text)[2])
             if role == "user":
-                events = list(self._of_message(text, named))
+                events = sorted(self._of_message(text, named), key=lambda event: event[0][-1] != "loose")
                 columns = {key[1] for key, _ in events if key[0] == "asked"}  # what they were asked for before is over
                 wishes = {key: wish for key, wish in wishes.items() if key[0] not in _ASKED or key[1] not in columns}
                 for key, wish in events:
-                    gone: set[Key] = {key}
-                    if key == ("reset",):
-                        gone |= {own for own in wishes if own[0] != "against"}
-                    elif key[:2] == ("year", "in"):
-                        gone |= {own for own in wishes if own[0] == "year"}
-                    elif key[0] == "year" and key[1] != "not":
-                        gone |= {("year", "in")}
-                    elif key[0] == "against" and wish is not None and wish.state == "kept":
-                        gone |= {own for own in wishes if own[0] in ("asked", "named") and own[-1] in key[1:]}
-                    wishes = {own: old for own, old in wishes.items() if own not in gone}
+                    wishes = {own: old for own, old in wishes.items() if not _takes_place(key, wish, own)}
                     if wish is not None:
                         wishes[key] = wish
         return list(wishes.values())[-_MOST_WISHES:]
@@ -92,6 +88,7 @@ class WishReader:
                 self._add_column(name, [values.get(name, []) for values in own])
 
     def _add_column(self, name: str, values: Sequence[Sequence[str]]) -> None:
+        self._names.add(_stem(fold(name)))
         is_name = _stem(fold(name)) in _PEOPLE
         for index, texts in enumerate(values):
             for text in texts:
@@ -124,12 +121,18 @@ class WishReader:
         named += reversed(titles)  # they were marked from the last one
         if grammar.RESET.search(marked):
             yield ("reset",), None
-        for part in re.split(r"[!?;\n]+|\.(?!\d)", marked):
-            if part.strip():
-                yield from self._of_values(part, values, titles)
+        if grammar.RESET_ALL.search(marked):
+            yield ("reset", "all"), None
+        for part in grammar.PARTS.split(marked):
+            yield from self._of_values(part, values, titles)
+            yield from self._of_same(part, named)
+            yield from self._of_comparisons(part, titles, named)
+            yield from self._of_thirds(part)
+            if "<y" in part:
                 yield from self._of_years(part)
+            if "<n" in part:
                 yield from self._of_amounts(part)
-                yield from self._of_comparisons(part, titles, named)
+            yield from ((("free", limit), None) for limit, pattern in grammar.FREE if pattern.search(part))
         names = grammar.NAMED.findall(text)
         known = self.mentions.titles([text]) if names else []
         for name in names:
@@ -165,6 +168,8 @@ class WishReader:
                 if kind in ("again", "asked"):
                     for value in thing:
                         yield ("against", fold(value.text)), None
+                        if kind == "again":
+                            yield ("only", value.column), None
                         if kind == "asked" and value in titles:
                             yield ("named", fold(value.text)), Wish(value.text, "named")
                         elif kind == "asked" and value.items:
@@ -185,10 +190,11 @@ class WishReader:
         """Return which items have all the values; None where one is unknown. Shape: (C,)."""
         if not all(value.items for value in thing):
             return None
-        counts = np.zeros(len(self.catalog), int)
+        has = np.ones(len(self.catalog), bool)
         for value in thing:
-            counts[np.unique(value.items)] += 1
-        has: np.ndarray = counts == len(thing)
+            own = np.zeros(len(self.catalog), bool)
+            own[value.items] = True
+            has &= own
         return has
 
     def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
@@ -215,7 +221,8 @@ class WishReader:
                 else:
                     is_plain = kind != "in" or groups.get("a") or _is_attribute(part, *span)
                     state: State = "kept" if is_plain and not doubtful else "preferred"
-                    yield ("year", *side), Wish(text, state, fits)
+                    is_loose = state == "preferred" and side[0] in ("low", "high")
+                    yield ("year", *(("loose",) if is_loose else side)), Wish(text, state, fits)
 
     def _limit(self, kind: str, low: int, high: int) -> tuple[Key, str, np.ndarray]:
         years = self._years
@@ -240,40 +247,92 @@ class WishReader:
                 number, unit = (found["n"] or found["m"])[2:-1].split(":")
                 own = ("least" if kind == "most" else "most") if found["nor"] else kind
                 is_least, amount = own == "least", float(number)
-                units = "minutes" if unit == "min" else f"{unit}s"
-                text = f"{'at least' if is_least else 'at most'} {amount:.10g} {units}"
+                text = f"{'at least' if is_least else 'at most'} {amount:.10g} {_units(unit)}"
                 column = self._column(unit)
-                fits = None if column is None else column >= amount if is_least else column <= amount
-                state: State = (
-                    "unknown"
-                    if fits is None
-                    else "unsure"
-                    if grammar.LOOSE.search(_clause(part, *found.span()))
-                    else "kept"
-                )
-                yield ("amount", unit, own), Wish(text, state, fits)
+                if column is None:
+                    yield ("amount", unit, own), Wish(text, "unknown")
+                    continue
+                fits = column >= amount if is_least else column <= amount
+                if grammar.LOOSE.search(_clause(part, *found.span())):
+                    yield ("amount", unit, "loose"), Wish(text, "preferred", fits)
+                else:
+                    yield ("amount", unit, own), Wish(text, "kept", fits)
+
+    def _of_thirds(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
+        for found in grammar.THIRDS.finditer(part):
+            is_denied = not found["nor"] and _DENIED.search(part[: found.start()])
+            if not is_denied and not grammar.NO_LIMIT.search(_clause(part, *found.span())):
+                yield self._third(found["word"], bool(found["nor"]))
+
+    def _third(self, word: str, is_denied: bool) -> tuple[Key, Wish]:
+        """Return the loose wish for a third of the catalog, such as the shortest; if denied, for the two others."""
+        word = word if word in ("shorter", "longer", "older") else grammar.COMPARED.get(word, "newer")
+        unit = "min" if self._column("min") is not None else "page"
+        is_time, is_least = word in ("older", "newer"), (word in ("newer", "longer")) != is_denied
+        values = self._years if is_time else self._column(unit)
+        if values is None or np.isnan(values).all():
+            return ("unknown", word), Wish(word, "unknown")
+        share, method = 2 / 3 if is_least != is_denied else 1 / 3, "higher" if is_least else "lower"
+        limit = np.nanquantile(values, share, method=method)
+        fits = values >= limit if is_least else values <= limit
+        if is_time:
+            return ("year", "loose"), Wish(f"{'since' if is_least else 'until'} {limit:.0f}", "preferred", fits)
+        text = f"{'at least' if is_least else 'at most'} {limit:.10g} {_units(unit)}"
+        return ("amount", unit, "loose"), Wish(text, "preferred", fits)
+
+    def _of_same(self, part: str, named: Sequence[_Value]) -> Iterator[tuple[Key, Wish | None]]:
+        for found in grammar.SAME.finditer(part):
+            word = _stem(found["column"] or found["person"])
+            names = _ACTORS if word in _ACTORS else {word}
+            if not names & (_PEOPLE | self._names):
+                continue  # as in "we like the same movies"
+            values = [
+                (column, value)
+                for index in (named[-1].items[:1] if named else ())
+                for column, texts in short_values(self.catalog.items[index]).items()
+                if _stem(fold(column)) in names
+                for value in texts
+            ]
+            text = " or ".join(value for _, value in values)
+            has = [self._spelt[_words_of(value)] for _, value in values if _words_of(value) in self._spelt]
+            if not has:
+                yield ("unknown", word), Wish(f"same {word}", "unknown")
+                continue
+            fits = np.zeros(len(self.catalog), bool)
+            for value in has:
+                fits[value.items] = True
+            if grammar.AGAINST.search(_clause(part, *found.span())):
+                against = frozenset(fold(value) for _, value in values)
+                yield ("against", *sorted(against)), Wish(f"no {text}", "kept", ~fits, against)
+            else:
+                yield ("asked", values[0][0], "same"), Wish(text, "preferred", fits)
 
     def _of_comparisons(
         self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
     ) -> Iterator[tuple[Key, Wish | None]]:
         for found in grammar.RELATIVE.finditer(part):
             word, than = found["word"], found["than"] or ""
-            if not (than or found["is_wish"]):
+            if not than and found["is_wish"] is None:
                 continue  # as in "older films are good"
             others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
+            if not others and not than:
+                yield self._third(word, False)
+                continue
             is_time = word in ("newer", "older", "more recent")
             values = self._years if is_time else self._column("min")
             known = np.unique(values[others[0].items]) if values is not None and others else np.empty(0)
             if values is None or len(known) != 1 or np.isnan(known[0]):
                 yield ("unknown", word), Wish(word, "unknown")
                 continue
-            is_more = word in ("newer", "more recent", "longer")
-            text = f"{word} than {others[0].text}"
-            key = (
-                ("year", "low" if is_more else "high") if is_time else ("amount", "min", "least" if is_more else "most")
-            )
+            is_more = (word in ("newer", "more recent", "longer")) != bool(found["nor"])
+            fits = np.greater if is_more else np.less
+            if found["nor"]:
+                fits = np.greater_equal if is_more else np.less_equal
+            text = f"{'not ' if found['nor'] else ''}{word} than {others[0].text}"
+            key = ("year",) if is_time else ("amount", "min")
+            side = ("low" if is_more else "high") if is_time else "least" if is_more else "most"
             state: State = "kept" if than else "preferred"
-            yield key, Wish(text, state, values > known[0] if is_more else values < known[0])
+            yield (*key, side if than else "loose"), Wish(text, state, fits(values, known[0]))
 
     def _column(self, unit: str) -> np.ndarray | None:
         names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
@@ -294,7 +353,8 @@ class WishReader:
         text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
-        stems = [_stem(without_accents(word.group()).casefold()) for word in words]
+        folded = [without_accents(word.group()).casefold() for word in words]
+        stems = [_stem(word) for word in folded]
         pieces, end, at = [], 0, 0
         while at < len(words):
             size, value = self._value_at(words, stems, at, text)
@@ -303,7 +363,7 @@ class WishReader:
                 pieces.append(f"<v{len(values)}>")
                 values.append(value)
             else:
-                pieces.append(_year_mark(words[at].group()) or without_accents(words[at].group()).casefold())
+                pieces.append(_year_mark(folded[at]) or folded[at])
             at, end = at + size, words[at + size - 1].end()
         marked = "".join([*pieces, text[end:]])
         marked = re.sub("[\ue000-\uf8fe]", lambda mark: f"<t{ord(mark.group()) - 0xE000}>", marked)
@@ -311,15 +371,14 @@ class WishReader:
         return grammar.AMOUNT.sub(self._amount_mark, marked), values, titles
 
     def _value_at(self, words: list[re.Match[str]], stems: list[str], at: int, text: str) -> tuple[int, _Value | None]:
-        for size in self._sizes:
-            between = [
-                text[one.end() : two.start()] for one, two in zip(words[at:], words[at + 1 : at + size], strict=False)
-            ]
-            value = self._spelt.get(tuple(stems[at : at + size])) if at + size <= len(words) else None
-            if value is not None and all(gap in (" ", "-", "'") for gap in between):
-                return size, value
+        for size in self._sizes.get(stems[at], ()):
+            key = tuple(stems[at : at + size])
+            value, pairs = self._spelt.get(key), pairwise(words[at : at + len(key)])
+            if value is not None and all(text[one.end() : two.start()] in (" ", "-", "'") for one, two in pairs):
+                return len(key), value
         name = self._surnames.get(stems[at])
         is_name = words[at].group()[0].isupper() and at > 0 and text[words[at - 1].end() : words[at].start()] == " "
+        is_name = is_name and not grammar.NO_NAME.search(f"{words[at - 1].group()}{text[words[at].end() :][:20]}")
         return 1, self._spelt[name] if name is not None and is_name else None
 
     def _amount_mark(self, found: re.Match[str]) -> str:
@@ -347,31 +406,45 @@ def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     return found[::-1]
 
 
+def _takes_place(key: Key, wish: Wish | None, own: Key) -> bool:
+    """Return whether an earlier wish, of the key `own`, is over by what is said later."""
+    match key:
+        case ("reset", *everything):
+            return bool(everything) or own[0] != "against"
+        case ("free", limit):
+            return own[0] == limit
+        case ("year", "in"):
+            return own[0] == "year"
+        case ("year", side) if side != "not" and own in (("year", "in"), ("year", "loose")):
+            return True
+        case ("against", *values) if wish is not None and wish.state == "kept" and own[0] in ("asked", "named"):
+            return own[-1] in values
+    return own == key
+
+
 def _kind(left: str, right: str) -> str | None:
     """Return what the words around a list decide: against, unsure, again, only, asked; None where nothing does."""
     behind = next((kind for kind, pattern in grammar.BEHIND if pattern.match(right)), None)
-    kind, found = next(
-        ((kind, found) for kind, pattern in grammar.BEFORE if (found := pattern.search(left))), ("", None)
-    )
-    if (
-        kind == "against"
-        and found is not None
-        and (
-            grammar.TAKEN_BACK.match(right)
-            or (grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right))
-            or (left[: found.start()].endswith("but ") and grammar.AGAINST.search(left[: found.start()]))
-        )
-    ):
-        return None
+    matches = ((kind, pattern.search(left)) for kind, pattern in grammar.BEFORE)
+    kind, found = next(((kind, found) for kind, found in matches if found), ("", None))
+    before = left[: found.start()] if found else ""
+    if kind == "against" and found is not None:
+        is_contrast = found["cue"].startswith("not") and before.endswith("but ") and grammar.AGAINST.search(before)
+        is_besides = grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right)
+        if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides:
+            return None
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):
         return kind or None
-    if grammar.TURNED.search(left[: found.start()]) or (kind == "asked" and _DENIED.search(left)):
+    if grammar.TURNED.search(before) or (kind == "asked" and _DENIED.search(left)):
         return None
-    if grammar.END.match(right) or (kind in ("asked", "only") and grammar.ATTACHED.match(right)):
+    is_attached = grammar.ATTACHED.match(right)
+    if grammar.END.match(right) or (kind in ("asked", "only") and is_attached):
         return kind
-    return "unsure" if kind == "against" and grammar.ATTACHED.match(right) else None
+    if kind == "asked" and grammar.ASKED_END.match(right):
+        return kind
+    return "unsure" if kind == "against" and is_attached else None
 
 
 def _clause(part: str, start: int, end: int) -> str:
@@ -389,6 +462,10 @@ def _is_attribute(part: str, start: int, end: int) -> bool:
     )
 
 
+def _units(unit: str) -> str:
+    return "minutes" if unit == "min" else f"{unit}s"
+
+
 def _span_of(words: str) -> tuple[int, int]:
     """Return the first and the last year of marked years; of a decade, the early, the middle or the late ones."""
     low, high = map(int, re.findall(r"\d+", words)[-2:])
@@ -399,8 +476,7 @@ def _span_of(words: str) -> tuple[int, int]:
 
 
 def _year_mark(word: str) -> str | None:
-    """Return the mark of a year or a decade, None for another word."""
-    word = word.casefold()
+    """Return the mark of a folded word that is a year or a decade, None for another one."""
     if decade := re.fullmatch(r"(1[89]|20)?(\d)0'?s", word):
         first = int(f"{decade[1] or (20 if decade[2] in '012' else 19)}{decade[2]}0")
     elif word in grammar.DECADES:
