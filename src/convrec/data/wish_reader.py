@@ -8,7 +8,6 @@ before or behind a mark decide, such as "tired of" (`wish_words`). Precision com
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -504,7 +503,6 @@ def _stem(word: str) -> str:
     return word
 
 
-@lru_cache(maxsize=4)
 def wish_reader(catalog: Catalog) -> WishReader:
     """Return the reader of a catalog, the same for all callers."""
-    return WishReader(catalog)
+    return catalog.once(WishReader)

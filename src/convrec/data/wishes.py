@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,23 +15,30 @@ class Wish:
 
     `state` is `kept`; `preferred`, which raises the weight of what fits, or `unweighted` where a model has no weight
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
-    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. Shape: fits (C,), booleans; None
-    if named or unknown.
+    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
+    otherwise: with a wish that is dropped, and without one that is kept in a list that is too short; else None. Shape:
+    fits (C,), booleans; None if named or unknown.
     """
 
     text: str
     state: State
     fits: np.ndarray | None = None
     against: frozenset[str] = frozenset()
+    left: int | None = None
 
 
 def apply(
-    wishes: Sequence[Wish], is_open: np.ndarray, least: int, choices: Mapping[str, bool] | None = None
+    wishes: Sequence[Wish],
+    is_open: np.ndarray,
+    length: int,
+    choices: Mapping[str, bool] | None = None,
+    or_fewer: bool = False,
 ) -> tuple[np.ndarray, list[Wish]]:
     """Return the items that are open under the wishes, and the wishes with their final states.
 
-    `choices` maps the text of a wish to whether it is applied, whatever its state. A wish that would leave fewer than
-    `least` items is dropped; what the user chose comes first, then exclusions, then limits, and of each the newest.
+    `choices` maps the text of a wish to whether it is applied, whatever its state. A wish that would leave too few
+    items for a list of a length (with `or_fewer`, none) is dropped; what the user chose comes first, then exclusions,
+    then limits, and of each the newest.
     Shape: is_open (C,), booleans.
     """
     chosen: Mapping[str, bool] = choices or {}
@@ -41,35 +48,52 @@ def apply(
         else wish
         for wish in wishes
     ]
-    left = is_open
+    left, least = is_open, 1 if or_fewer else length
     ranks = [(wish.text in chosen, bool(wish.against), at) for at, wish in enumerate(found)]
     for *_, at in sorted(ranks, reverse=True):
         if found[at].state == "kept" and (fits := found[at].fits) is not None:
             if (fewer := left & fits).sum() >= least:
                 left = fewer
             else:
-                found[at] = replace(found[at], state="dropped")
+                found[at] = replace(found[at], state="dropped", left=int(fewer.sum()))
+    kept = [(at, wish.fits) for at, wish in enumerate(found) if wish.state == "kept" and wish.fits is not None]
+    if left.sum() < length:
+        for at, _ in kept:
+            others = [fits for other, fits in kept if other != at]
+            found[at] = replace(found[at], left=int(np.logical_and.reduce([is_open, *others]).sum()))
     return left, found
 
 
 _INTRO = {
     "kept": "I understood", "preferred": "preferred", "named": "like",
     "unweighted": "understood, but without weight in this model",
-    "unsure": "not sure about, so not applied", "dropped": "dropped, because too few are left",
-    "removed": "removed", "unknown": "not understood",
+    "dropped": "dropped, because too few are left", "removed": "removed", "unknown": "not understood",
 }  # fmt: skip
 
 
 def summary(wishes: Sequence[Wish]) -> str:
     """Return one line for people, such as "I understood: no horror · before 1990"; empty without wishes."""
-    parts = [
-        f"{words}: {' · '.join(wish.text for wish in wishes if wish.state == state)}"
-        for state, words in _INTRO.items()
-        if any(wish.state == state for wish in wishes)
-    ]
+    texts: dict[str, list[str]] = {state: [] for state in (*_INTRO, "unsure")}
+    for wish in wishes:
+        texts[wish.state].append(f"{wish.text} ({wish.left})" if wish.state == "dropped" else wish.text)
+    parts = [f"{words}: {' · '.join(texts[state])}" for state, words in _INTRO.items() if texts[state]]
+    short = [wish for wish in wishes if wish.state == "kept" and wish.left is not None]
+    if short:
+        best = max(short, key=lambda wish: wish.left or 0)
+        parts.append(f"few are left: without {best.text!r}, there would be {best.left}")
+    if texts["unsure"]:
+        parts.append(f"did you mean: {' · '.join(texts['unsure'])}?")
     return "; ".join(parts)
 
 
-def told(wishes: Sequence[Wish]) -> list[dict[str, str]]:
-    """Return text and state of each wish, for programs."""
-    return [{"text": wish.text, "state": wish.state} for wish in wishes]
+def told(wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+    """Return each wish for programs: text and state; the question, if it is unsure; the items left otherwise, if known.
+
+    See `Wish.left`.
+    """
+    return [
+        {"text": wish.text, "state": wish.state}
+        | ({"question": f"Did you mean: {wish.text}?"} if wish.state == "unsure" else {})
+        | ({} if wish.left is None else {"left": wish.left})
+        for wish in wishes
+    ]

@@ -175,7 +175,7 @@ def keep_wishes(
     is_open = np.full(num_items, request.allowed is None)
     is_open[list(request.allowed or ())] = True
     is_open[list(request.banned)] = False
-    left, found = apply(wishes, is_open, 1 if or_fewer else request.length, choices)
+    left, found = apply(wishes, is_open, request.length, choices, or_fewer)
     if all(wish.state != "kept" for wish in found):
         return request, found
     opened = np.flatnonzero(left)
