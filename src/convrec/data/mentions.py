@@ -27,7 +27,7 @@ _COMMON = {
     "go", "good", "great", "have", "he", "her", "here", "hi", "him", "his", "home", "how", "i", "if", "in",
     "is", "it", "just", "last", "life", "like", "look", "love", "loved", "me", "more", "my", "never", "new", "next",
     "night", "no", "not", "nothing", "now", "of", "off", "oh", "ok", "old", "on", "once", "one", "or", "our",
-    "out", "over", "please", "point", "run", "she", "so", "some", "something", "soon", "still", "thanks",
+    "out", "over", "please", "point", "run", "saw", "she", "so", "some", "something", "soon", "still", "thanks",
     "that", "them", "then", "there", "these", "they", "thing", "things", "this", "those", "tonight", "tomorrow",
     "too", "two", "under", "up", "us", "very", "wait", "we", "what", "when", "where", "which", "who", "why",
     "wild", "with", "without", "yes", "yesterday", "you", "your",

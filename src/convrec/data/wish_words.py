@@ -107,7 +107,7 @@ _END = (
     r"what|surprise me|how|which|can you|could you|got any)\b)"
 )
 END = re.compile(_END)
-ASKED_END = re.compile(rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there))\b")  # "horror emotional films"
+ASKED_END = re.compile(rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where)\b")  # "horror emotional films"
 ATTACHED = re.compile(
     r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
     r"set)\b|in\b(?! (?:it|there)\b)|<y)"
