@@ -39,6 +39,10 @@ class _Value:
 
 _DENIED = re.compile(r"(?:n't|\bnot|\bnever|\bno|\bnothing|\bnobody|\bnor|\bwithout)\b(?:(?!\bbut\b)[^,])*$")
 _ASKED = ("asked", "only")
+_SIDES = {  # of a limit: the comparison with the first (0) or the last (1) of the years that are named
+    "before": ("high", np.less, 0), "until": ("high", np.less_equal, 1),
+    "after": ("low", np.greater, 1), "since": ("low", np.greater_equal, 0),
+}  # fmt: skip
 Key = tuple[str, ...]  # of a wish: a later one of the same key takes its place
 
 
@@ -225,15 +229,10 @@ class WishReader:
 
     def _limit(self, kind: str, low: int, high: int) -> tuple[Key, str, np.ndarray]:
         years = self._years
-        match kind:
-            case "before":
-                return ("high",), f"before {low}", years < low
-            case "until":
-                return ("high",), f"until {high}", years <= high
-            case "after":
-                return ("low",), f"after {high}", years > high
-            case "since":
-                return ("low",), f"since {low}", years >= low
+        if kind in _SIDES:
+            side, compare, place = _SIDES[kind]
+            year = (low, high)[place]
+            return (side,), f"{kind} {year}", compare(years, year)
         inside = (years >= low) & (years <= high)
         text = str(low) if low == high else f"{low} to {high}"
         return (("not", text), f"not {text}", ~inside) if kind == "not" else (("in",), text, inside)
@@ -286,25 +285,22 @@ class WishReader:
             if not names & (_PEOPLE | self._names):
                 continue  # as in "we like the same movies"
             values = [
-                (column, value)
+                self._spelt[key]
                 for index in (named[-1].items[:1] if named else ())
                 for column, texts in short_values(self.catalog.items[index]).items()
-                if _stem(fold(column)) in names
-                for value in texts
+                for key in map(_words_of, texts)
+                if _stem(fold(column)) in names and key in self._spelt
             ]
-            text = " or ".join(value for _, value in values)
-            has = [self._spelt[_words_of(value)] for _, value in values if _words_of(value) in self._spelt]
-            if not has:
+            if not values:
                 yield ("unknown", word), Wish(f"same {word}", "unknown")
                 continue
-            fits = np.zeros(len(self.catalog), bool)
-            for value in has:
-                fits[value.items] = True
+            text, fits = " or ".join(value.text for value in values), np.zeros(len(self.catalog), bool)
+            fits[[index for value in values for index in value.items]] = True
             if grammar.AGAINST.search(_clause(part, *found.span())):
-                against = frozenset(fold(value) for _, value in values)
+                against = frozenset(fold(value.text) for value in values)
                 yield ("against", *sorted(against)), Wish(f"no {text}", "kept", ~fits, against)
             else:
-                yield ("asked", values[0][0], "same"), Wish(text, "preferred", fits)
+                yield ("asked", values[0].column, "same"), Wish(text, "preferred", fits)
 
     def _of_comparisons(
         self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
@@ -314,24 +310,21 @@ class WishReader:
             if not than and found["is_wish"] is None:
                 continue  # as in "older films are good"
             others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
-            if not others and not than:
-                yield self._third(word, False)
-                continue
             is_time = word in ("newer", "older", "more recent")
             values = self._years if is_time else self._column("min")
             known = np.unique(values[others[0].items]) if values is not None and others else np.empty(0)
             if values is None or len(known) != 1 or np.isnan(known[0]):
-                yield ("unknown", word), Wish(word, "unknown")
+                yield (("unknown", word), Wish(word, "unknown")) if than else self._third(word, False)
                 continue
-            is_more = (word in ("newer", "more recent", "longer")) != bool(found["nor"])
-            fits = np.greater if is_more else np.less
+            is_more = word in ("newer", "more recent", "longer")
+            fits = values > known[0] if is_more else values < known[0]
             if found["nor"]:
-                fits = np.greater_equal if is_more else np.less_equal
+                is_more, fits = not is_more, ~fits & ~np.isnan(values)
             text = f"{'not ' if found['nor'] else ''}{word} than {others[0].text}"
             key = ("year",) if is_time else ("amount", "min")
             side = ("low" if is_more else "high") if is_time else "least" if is_more else "most"
             state: State = "kept" if than else "preferred"
-            yield (*key, side if than else "loose"), Wish(text, state, fits(values, known[0]))
+            yield (*key, side if than else "loose"), Wish(text, state, fits)
 
     def _column(self, unit: str) -> np.ndarray | None:
         names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
