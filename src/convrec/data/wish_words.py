@@ -48,7 +48,8 @@ _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
-i|it|this|he|she|we)\b)|\bwithout|\bnothing|\bnone|\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
+i|it|this|he|she|we)\b)|\bwithout|\bneither|\bnothing|\bnone|
+\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
 wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
 deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
 dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|
@@ -91,10 +92,10 @@ _ONLY = r"""
 nothing other than)
 """
 _ASKED = r"""
-\b(?:want|wants|wanna|likes?|liked|loves?|loved|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|looking for|
-in the mood for|craving|fans? of|into|how about|what about|for|do|with|about|where|full of|featuring|involving|make it|
+\b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
+looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|with|about|where|full of|featuring|involving|make it|
 go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>){0,2})|
-^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|hi|hello|hey)\W+)*
+^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey)\W+)*
 """
 TURNED = re.compile(
     rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
@@ -107,7 +108,9 @@ _END = (
     r"what|surprise me|how|which|can you|could you|got any)\b)"
 )
 END = re.compile(_END)
-ASKED_END = re.compile(rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where)\b")  # "horror emotional films"
+ASKED_END = re.compile(
+    rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see))\b"
+)  # "horror emotional films"
 ATTACHED = re.compile(
     r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
     r"set)\b|in\b(?! (?:it|there)\b)|<y)"
@@ -209,12 +212,12 @@ SAME = re.compile(
     r"that (?P<person>director|author|artist|writer|actor|actress))\b"
 )
 COMPARED = {"short": "shorter", "long": "longer", "old": "older"}  # the others are newer
-_RATHER = "(?:rather|fairly|pretty|quite|relatively|somewhat|reasonably|preferably|ideally|hopefully)"
+_RATHER = "(?:rather|fairly|pretty|quite|slightly|relatively|somewhat|reasonably|preferably|ideally|hopefully)"
 _LIKE = "(?:want|like|love|enjoy|need|watch|care for|show me|give me|recommend)"
 _DEGREE = rf"(?:{_RATHER}|too|so|very|overly|super|(?:all )?that|an?|any|anything|be|it|good|great|nice|<v\d+>)"
 THIRDS = re.compile(  # such as "rather short", "not too long", "a recent comedy"
-    rf"(?:(?P<nor>(?<!i'm )(?<!am )(?<!he's )\b(?:no(?! longer)|nothing|isn't|not|{_NEG} {_LIKE}))|\b(?:(?<!thing )an?|"
-    rf"some|any|prefer|{_LIKE}|for(?= an? )|(?:make|keep) it|(?P<is_thing>(?:some|any)thing))|"
+    rf"(?:(?P<nor>(?<!i'm )(?<!am )(?<!he's )\b(?:no(?! longer)|nothing|isn't|shouldn't|not|{_NEG} {_LIKE}))|\b"
+    rf"(?:(?<!thing )an?|some|any|prefer|{_LIKE}|for(?= an? )|(?:make|keep) it|(?P<is_thing>(?:some|any)thing))|"
     rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} )*"
     rf"(?P<word>(?(is_thing)(?!{_MORE}))(?(nor)|(?<!too )(?<!so )(?<!overly ))"
     rf"(?:{_MORE}|short|long|old|recent|(?:more )?modern|new(?<=ly new)))(?= <v\d+>| {NOUN}\b(?! (?:is|are)\b)|{_END})"
