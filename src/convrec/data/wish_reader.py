@@ -70,11 +70,15 @@ class WishReader:
             if role == "assistant":
                 named += reversed(self._mark(text)[2])
             if role == "user":
-                events = sorted(self._of_message(text, named), key=lambda event: event[0][-1] != "loose")
+                events = list(self._of_message(text, named))
                 columns = {key[1] for key, _ in events if key[0] == "asked"}  # what they were asked for before is over
                 wishes = {key: wish for key, wish in wishes.items() if key[0] not in _ASKED or key[1] not in columns}
+                together = {key for key, _ in events if key[0] == "year"}.difference(
+                    wishes
+                )  # in one message, all count
                 for key, wish in events:
-                    wishes = {own: old for own, old in wishes.items() if not _takes_place(key, wish, own)}
+                    over = {own for own in wishes if own == key or (own not in together and _is_over(own, key, wish))}
+                    wishes = {own: old for own, old in wishes.items() if own not in over}
                     if wish is not None:
                         wishes[key] = wish
         return list(wishes.values())[-_MOST_WISHES:]
@@ -398,20 +402,20 @@ def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     return found[::-1]
 
 
-def _takes_place(key: Key, wish: Wish | None, own: Key) -> bool:
-    """Return whether an earlier wish, of the key `own`, is over by what is said later."""
+def _is_over(own: Key, key: Key, wish: Wish | None) -> bool:
+    """Return whether an earlier wish, of the key `own`, is over by what is said later, of another key."""
     match key:
         case ("reset", *everything):
             return bool(everything) or own[0] != "against"
         case ("free", limit):
             return own[0] == limit
-        case ("year", "in"):
+        case ("year", "in") if wish is not None and wish.state == "kept":
             return own[0] == "year"
         case ("year", side) if side != "not" and own in (("year", "in"), ("year", "loose")):
             return True
         case ("against", *values) if wish is not None and wish.state == "kept" and own[0] in ("asked", "named"):
             return own[-1] in values
-    return own == key
+    return False
 
 
 def _kind(left: str, right: str) -> str | None:
