@@ -35,7 +35,9 @@ _FILLER = (
 )
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
-LIST = re.compile(rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:{_OR}{THING})*)")
+LIST = re.compile(
+    rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
+)
 _ADV = (
     "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
     "totally |ever |generally |necessarily )*"
