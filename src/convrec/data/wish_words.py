@@ -95,7 +95,7 @@ nothing other than)
 """
 _ASKED = r"""
 \b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
-looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|with|about|where|full of|featuring|
+looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
 involving|make it|go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>){0,2})|
 ^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey)\W+)*
 """
