@@ -274,8 +274,8 @@ class WishReader:
         values = self._years if is_time else self._column(unit)
         if values is None or np.isnan(values).all():
             return ("unknown", word), Wish(word, "unknown")
-        share, method = 2 / 3 if is_least != is_denied else 1 / 3, "higher" if is_least else "lower"
-        limit = np.nanquantile(values, share, method=method)
+        share = 2 / 3 if is_least != is_denied else 1 / 3
+        limit = np.nanquantile(values, share, method="higher" if is_least else "lower")
         fits = values >= limit if is_least else values <= limit
         if is_time:
             return ("year", "loose"), Wish(f"{'since' if is_least else 'until'} {limit:.0f}", "preferred", fits)
