@@ -1,12 +1,15 @@
 """Wishes are read from a labelled set of phrasings, kept by lists, and told."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.wishes import Wish, WishReader, apply, summary
+from convrec.data.wish_reader import WishReader, wish_reader
+from convrec.data.wishes import Wish, apply, summary, told
 
 MARKS = {"preferred": "~", "named": "=", "unsure": "?", "unknown": "!"}
 
@@ -40,7 +43,8 @@ LINES = [line for line in Path(__file__).with_name("wishes.txt").read_text().spl
 
 
 def _read(*turns: str) -> list[Wish]:
-    return READER.read([{"role": "user", "content": turn} for turn in turns])
+    parts = [turn.rpartition("Bot: ") for turn in turns]
+    return READER.read([{"role": "assistant" if bot else "user", "content": text} for _, bot, text in parts])
 
 
 def _labels(wishes: list[Wish]) -> set[str]:
@@ -48,7 +52,7 @@ def _labels(wishes: list[Wish]) -> set[str]:
 
 
 def test_labelled_phrasings():
-    assert len(LINES) >= 300
+    assert len(LINES) >= 623
     wanted, found, wrong = 0, 0, []
     for line in LINES:
         said, _, label = line.rpartition(" -> ")
@@ -70,9 +74,19 @@ def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_
     assert [wish.state for wish in found] == ["kept", "kept", "kept"]
     left, found = apply(wishes, everything, 3)
     assert summary(found) == (
-        "I understood: no horror · at most 120 minutes; dropped, because too few are left: before 1990"
+        "I understood: no horror · at most 120 minutes; dropped, because too few are left: before 1990 (2)"
     )
     assert left.sum() == 5 and not left[1]
+
+
+def test_a_list_that_wishes_make_too_short_names_the_one_to_drop():
+    wishes, everything = _read("no horror", "movies before 1990", "nothing over two hours"), np.ones(len(CATALOG), bool)
+    left, found = apply(wishes, everything, 3, or_fewer=True)
+    assert left.sum() == 2 and [wish.left for wish in found] == [3, 5, 2]
+    assert summary(found).endswith("at most 120 minutes; few are left: without 'before 1990', there would be 5")
+    assert told(found)[1] == {"text": "before 1990", "state": "kept", "left": 5}
+    assert told(apply(wishes, everything, 2)[1])[1] == {"text": "before 1990", "state": "kept"}
+    assert told(apply(wishes, everything, 3)[1])[1] == {"text": "before 1990", "state": "dropped", "left": 2}
 
 
 def test_of_wishes_that_exclude_each_other_the_newest_is_kept_unless_the_user_chose_another():
@@ -96,7 +110,8 @@ def test_amounts_may_have_separators_and_many_digits():
 
 def test_a_user_removes_a_wish_and_applies_an_unsure_one():
     wishes = _read("not too scary, no westerns")
-    assert summary(wishes) == "I understood: no western; not sure about, so not applied: no horror"
+    assert summary(wishes) == "I understood: no western; did you mean: no horror?"
+    assert told(wishes)[0] == {"text": "no horror", "state": "unsure", "question": "Did you mean: no horror?"}
     left, found = apply(wishes, np.ones(len(CATALOG), bool), 1, {"no western": False, "no horror": True})
     assert summary(found) == "I understood: no horror; removed: no western"
     assert left.tolist() == [item.metadata["genres"].find("horror") < 0 for item in CATALOG.items]
@@ -123,6 +138,15 @@ def test_a_limit_excludes_items_without_a_year():
 )
 def test_any_text_is_read(turn):
     _read(turn)
+
+
+def test_a_reader_lives_as_long_as_its_catalog():
+    catalog = Catalog([Item("Up", 2009)])
+    reader = weakref.ref(wish_reader(catalog))
+    assert wish_reader(catalog) is reader()
+    del catalog
+    gc.collect()
+    assert reader() is None
 
 
 def test_only_the_user_is_read():

@@ -60,6 +60,8 @@ def test_a_list_breaks_an_exclusion_with_any_of_its_items():
     rows = [{"prompt_id": key, "messages": [{"role": "user", "content": text}]} for key, text in said.items()]
     assert broken_wishes({"a": [1, 0], "b": [1], "c": [0]}, rows, catalog) == 0.5
     assert broken_wishes({"c": [0]}, rows[2:], catalog) == 0
+    assert broken_wishes({"a": [0], "b": [], "c": []}, rows, catalog) == 1
+    assert np.isnan(broken_wishes({"a": [], "b": [], "c": [0]}, rows, catalog))
 
 
 def test_coverage_is_the_share_of_distinct_items():

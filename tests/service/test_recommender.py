@@ -88,8 +88,10 @@ def test_a_list_keeps_the_wishes_of_its_conversation_and_tells_them():
     everything = RECOMMENDER.recommend("no crime please", 15, wishes={"no crime": False})
     assert crimes < {str(item) for item in everything} and str(everything).startswith("removed: no crime\n")
     too_few = RECOMMENDER.recommend("no crime please", 12)
-    assert str(too_few).startswith("dropped, because too few are left: no crime\n")
-    assert len(RECOMMENDER.recommend(["no crime please"], 12, or_fewer=True)[0]) == 15 - len(crimes)
+    assert str(too_few).startswith(f"dropped, because too few are left: no crime ({15 - len(crimes)})\n")
+    (fewer,) = RECOMMENDER.recommend(["no crime please"], 12, or_fewer=True)
+    assert len(fewer) == 15 - len(crimes)
+    assert "no crime; few are left: without 'no crime', there would be 15\n" in str(fewer)
 
 
 def test_a_preferred_wish_guides_a_list_unless_it_is_removed_and_fills_it_if_it_is_to_be_kept():

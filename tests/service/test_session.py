@@ -45,6 +45,18 @@ def test_a_session_remembers_turns_and_denied_titles():
 
 
 def test_a_turn_that_cannot_be_answered_is_forgotten():
-    session = Session(RECOMMENDER, 14)
-    assert session.answer("I loved Heat and Her").startswith("n = 14: 13 of the catalog's 15 items")
-    assert _items(session.answer("I loved Heat")) == lines("I loved Heat", 14)
+    session = Session(RECOMMENDER, 14, allow=["Heat", "Her", "Up"])
+    assert session.answer("I loved Heat, Her, and Up too").startswith("n = 14: 0 of the catalog's 15 items")
+    assert sorted(_items(session.answer("I loved Heat"))) == ["Her (1978)", "Up (1981)"]
+
+
+def test_a_doubtful_wish_is_asked_back_and_kept_if_the_user_says_yes():
+    session = Session(RECOMMENDER, 12)
+    asked = session.answer("not too much crime")
+    assert asked.startswith("did you mean: no crime?\n") and len(_items(asked)) == 12
+    kept = session.answer("Yes!")
+    assert kept.startswith("I understood: no crime; few are left: without 'no crime', there would be 15\n")
+    assert _items(kept) == _items(session.answer("/n 12")) and len(_items(kept)) == 9
+    session.answer("/reset")
+    session.answer("not too much crime")
+    assert session.answer("no").startswith("removed: no crime\n")

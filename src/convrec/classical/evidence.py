@@ -23,7 +23,7 @@ from convrec.classical.neighbours import Accepted, Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
-from convrec.data.wishes import wish_reader
+from convrec.data.wish_reader import wish_reader
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)

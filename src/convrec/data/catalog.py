@@ -1,11 +1,11 @@
 """The catalog: its items, and the look-up of an item by a written title."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -26,6 +26,7 @@ from convrec.data.titles import (
 )
 from convrec.project.errors import InputError
 
+Made = TypeVar("Made")
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
 LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
@@ -97,6 +98,7 @@ class Catalog:
         self.items: tuple[Item, ...] = tuple(items)
         if not self.items:
             raise InputError("catalog: it holds no item; give a file with at least one title")
+        self._made: dict[Callable[[Catalog], Any], Any] = {}
         self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
         self.folded_titles = tuple(fold(item.title) for item in self.items)
         self._ids: dict[str, int] = {}
@@ -124,6 +126,12 @@ class Catalog:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def once(self, make: "Callable[[Catalog], Made]") -> "Made":
+        """Return what a function makes of the catalog: the same at each call, as long as the catalog lives."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return self._made[make]
 
     def entry_of_line(self, text: str) -> Entry | None:
         """Return the item whose line is exactly `text`, else None: the parser's fast path, one look-up."""

@@ -1,4 +1,4 @@
-"""The words and patterns by which wishes are read from marked text (see `wishes`)."""
+"""The words and patterns by which wishes are read from marked text (see `wish_reader`)."""
 
 import re
 
@@ -30,12 +30,14 @@ NOUN = (
 _FILLER = (
     "(?:a|an|any|the|all|more|another|other|those|these|such|this|(?:kind|sort|type)s? of|anything|something|"
     "with|about|from|in|of|on|involving|featuring|starring|by|directed|related to|to do with|having|that's|"
-    "that is|that are|watching|seeing|to see|to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|"
+    "that is|that are|whole|watching|seeing|to see|to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|"
     f"remotely|even|yet|please|{NOUN})"
 )
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
-LIST = re.compile(rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:{_OR}{THING})*)")
+LIST = re.compile(
+    rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
+)
 _ADV = (
     "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
     "totally |ever |generally |necessarily )*"
@@ -48,13 +50,15 @@ _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
 _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
-i|it|this|he|she|we)\b)|\bwithout|\bnothing|\bnone|\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
+i|it|this|he|she|we)\b)|\bwithout|\bneither|\bnothing|\bnone|
+\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
 wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
 deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
 dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|
-keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out)|
-\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|over with|i'm over|so over|
-we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out|
+pass on|hold the|do without)|
+\b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|had it with|over with|i'm over|
+so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
@@ -64,8 +68,9 @@ _AGAINST_BEHIND = r"""
 (?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|
 yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|
 my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
-do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me sick|puts? me to sleep)\b|
-[- ]free\b
+do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me (?:sick|cringe)|
+gets? on my nerves|a hard pass|away from me|puts? me to sleep)\b|
+[- ]free\b|(?:\? (?:no thanks|nope|nah)|: no)\b(?=\W*$)
 """
 _DOUBTFUL = rf"""
 \b(?:{_NOT}|nothing|no|without being|{_NEG} want(?: it| anything)?)(?: be| to be)? (?:too|so|very|overly|super|
@@ -89,21 +94,25 @@ _ONLY = r"""
 nothing other than)
 """
 _ASKED = r"""
-\b(?:want|wants|wanna|likes?|loves?|loved|enjoy|need|prefer|give|show|recommend|suggest|looking for|mood for|craving|
-fans? of|into|how about|what about|do|with|about|where|full of|featuring|involving|make it|go for|feel like|try|maybe|
-perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>)?)|^\W*(?:(?:actually|ok|okay|well|hmm|yes|sure|
-then)\W+)*
+\b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
+looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
+involving|make it|go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>){0,2})|
+^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey)\W+)*
 """
 TURNED = re.compile(
     rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
     rf"{_ADV}(?:get |grow )?|\bthe )$"
 )  # before a decisive word: "don't hate", "why not"
-END = re.compile(
+_END = (
     r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|this time|for|again|anymore|"
     r"any more|whatsoever|but|and|or|because|since|as|i|i'm|i'd|we|just|only|either|now|ever|then|ok|okay|lately|so|"
     r"nor|right now|instead|rather|yet|suggestions|recommendations|in it|in there|any (?:ideas|tips|other|good|recs)|"
     r"what|surprise me|how|which|can you|could you|got any)\b)"
 )
+END = re.compile(_END)
+ASKED_END = re.compile(
+    rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see))\b"
+)  # "horror emotional films"
 ATTACHED = re.compile(
     r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
     r"set)\b|in\b(?! (?:it|there)\b)|<y)"
@@ -140,7 +149,10 @@ LIMITS = [  # kind, and the words
     ("not", rf"{_NOT_YEARS}(?P<b><y\d+-\d+>)(?: {NOUN})?"),
     ("in", rf"\b(?:from|made in|released in|out of|shot in|produced in) (?P<b>{_YEAR})(?: {NOUN})?"),
     ("in", rf"(?P<b><y\d+-\d+>) (?:<v\d+>\s?)*{NOUN}\b"),
-    ("in", r"\b(?:a|an|any|some|good|great) (?P<b><y\d+-\d+>) <v\d+>"),
+    ("in", rf"\b(?:ideally|preferably|hopefully),?(?: made| from| in| the)* (?P<b>{_YEAR})"),
+    ("in",
+     rf"\b(?:a|an|any|some|good|great) (?P<b><y\d+-\d+>) <v\d+>|"
+     rf"^\W*(?P<c>(?:early |mid |late )?<y\d+-\d+>)(?: <v\d+>)+(?={_END})"),
     ("in", rf"(?:<v\d+> of|{NOUN} (?:of|in)) (?P<b>{_YEAR})"),
     ("in",
      r"^\W*(?:(?:only|actually|ok|okay|no|just|then|hmm|in|the)\W+)*(?P<b><y\d+-\d+>)(?: please| only|"
@@ -167,7 +179,7 @@ NO_AMOUNT = re.compile(  # amounts of something else than the items
     r"ago|asleep|sleep|waited|waiting)\b"
 )
 LOOSE = re.compile(
-    r"\b(?:ideally|preferably|prefer|preferred|maybe|perhaps|possibly|around|about|circa|roughly|"
+    r"\b(?:ideally|preferably|hopefully|prefer|preferred|maybe|perhaps|possibly|around|about|circa|roughly|"
     r"like (?:the )?(?=<y)|similar|"
     r"feel|style|vibes?|inspired|or so|"
     r"favou?rites?|if possible|would be nice|kind of|mostly|usually|aesthetics?|nostalgia|remind|bonus)\b"
@@ -183,10 +195,34 @@ RESET = re.compile(
     r"different)|"
     r"changed my mind(?! about| on)|on second thought)\b"
 )
+RESET_ALL = re.compile(r"\bforget (?:what|everything|all)(?: that)? (?:i|i've|i have) (?:said|told)\b(?! about)")
+FREE = [  # limits that are taken back
+    ("year", re.compile(r"\bany (?:year|decade|era)s?\b|\b(?:year|decade|age|era) (?:doesn't|does not) matter|"
+                        r"\b(?:don't|do not) (?:care|mind) (?:about the year|how old)|\bno matter how old\b")),
+    ("amount", re.compile(r"\bany (?:length|duration)\b|\b(?:length|duration|runtime) (?:doesn't|does not) matter|"
+                          r"\b(?:don't|do not) (?:care|mind) how long|\bno matter how long\b")),
+]  # fmt: skip
+PARTS = re.compile(r"[!;\n]+|\?(?! (?:no thanks|nope|nah)\b)|\.(?!\d)")  # between the parts of a message
 # What is compared with a title that was named, or with nothing.
+_MORE = "(?:newer|older|more recent|shorter|longer)"
 RELATIVE = re.compile(
-    r"\b(?P<is_wish>(?:something|anything)(?: a bit| a little| much| even| that's| that is)* )?"
-    r"(?P<word>newer|older|more recent|shorter|longer)\b(?: than (?P<than><t\d+>|(?:that|those|it|this)\b)|(?! than))"
+    rf"{_NOR}(?P<is_wish>\b(?:some|any)thing(?: a bit| a little| much| even| that's| that is)* |^\W*(?={_MORE}{_END}))?"
+    rf"\b(?P<word>{_MORE})\b(?: than (?P<than><t\d+>|(?:that|those|it|this)\b)|(?! than))"
+)
+SAME = re.compile(
+    r"\b(?:by|with|from|of|in|starring|featuring) (?:the same (?P<column>[a-z]+)|"
+    r"that (?P<person>director|author|artist|writer|actor|actress))\b"
+)
+COMPARED = {"short": "shorter", "long": "longer", "old": "older"}  # the others are newer
+_RATHER = "(?:rather|fairly|pretty|quite|slightly|relatively|somewhat|reasonably|preferably|ideally|hopefully)"
+_LIKE = "(?:want|like|love|enjoy|need|watch|care for|show me|give me|recommend)"
+_DEGREE = rf"(?:{_RATHER}|too|so|very|overly|super|(?:all )?that|an?|any|anything|be|it|good|great|nice|<v\d+>)"
+THIRDS = re.compile(  # such as "rather short", "not too long", "a recent comedy"
+    rf"(?:(?P<nor>(?<!i'm )(?<!am )(?<!he's )\b(?:no(?! longer)|nothing|isn't|shouldn't|not|{_NEG} {_LIKE}))|\b"
+    rf"(?:(?<!thing )an?|some|any|prefer|{_LIKE}|for(?= an? )|(?:make|keep) it|(?P<is_thing>(?:some|any)thing))|"
+    rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} )*"
+    rf"(?P<word>(?(is_thing)(?!{_MORE}))(?(nor)|(?<!too )(?<!so )(?<!overly ))"
+    rf"(?:{_MORE}|short|long|old|recent|(?:more )?modern|new(?<=ly new)))(?= <v\d+>| {NOUN}\b(?! (?:is|are)\b)|{_END})"
 )
 TAKEN_BACK = re.compile(
     r"\s+but (?:i|we) (?:love|like|enjoy|do not mind|don't mind)\b"
@@ -196,6 +232,7 @@ ALSO_LIKED = re.compile(r"\s*,?\s+(?:i|we)\b")  # "besides horror, I also like d
 MY_ONLY = re.compile(r"\s+(?:i|we|that|which|who)\b")  # behind a list: "the only comedy that I like"
 THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:those|these)\b")
 AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
+NO_NAME = re.compile(rf"^(?:in|to|at)\b|^[a-z]\w* {NOUN}\b")  # before and behind what may be a surname
 NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: (?:[A-Z]\.)+| [A-Z][\w'’-]+){2,3})")
 TITLE_CASE = re.compile(
     r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"
@@ -229,6 +266,7 @@ BEHIND = [
     for kind, words in (
         ("again", _AGAIN_BEHIND),
         ("against", _AGAINST_BEHIND),
+        ("asked", r"[- ]friendly\b"),
         ("only", r" only\b(?=\W*$|[.,;!]| please)"),
     )
 ]

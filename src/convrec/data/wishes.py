@@ -1,31 +1,12 @@
-"""Wishes that a list can keep: what a conversation excludes, and its limits on years and other numbers.
+"""Wishes that a list can keep, and what becomes of them: each is applied, weighted, dropped, or only told."""
 
-The reader marks what the catalog knows in the user's messages: values of its columns, titles, years, amounts. The words
-before or behind a mark decide, such as "tired of" (`wish_words`). Precision comes before recall: a doubtful wish is
-`unsure`, and not applied. The last word on a value or a limit counts.
-"""
-
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from convrec.data import wish_words as grammar
-from convrec.data.catalog import Catalog, short_values
-from convrec.data.conversations import Row
-from convrec.data.mentions import Mentions
-from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
-
 State = Literal["kept", "preferred", "unweighted", "named", "unsure", "dropped", "removed", "unknown"]
-_LONGEST_READ = 10_000  # last characters of a message that are read
-_MOST_WISHES = 50  # of a conversation; the last ones count
-_NEAR = 200  # characters before and behind a mark, in which the words stand that decide
-_SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
-_PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
-_MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,432 +15,30 @@ class Wish:
 
     `state` is `kept`; `preferred`, which raises the weight of what fits, or `unweighted` where a model has no weight
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
-    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. Shape: fits (C,), booleans; None
-    if named or unknown.
+    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
+    otherwise: with a wish that is dropped, and without one that is kept in a list that is too short; else None. Shape:
+    fits (C,), booleans; None if named or unknown.
     """
 
     text: str
     state: State
     fits: np.ndarray | None = None
     against: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, eq=False)
-class _Value:
-    """A value of the catalog, or a title, with the indices of the items that have it: none if no column has it."""
-
-    text: str
-    items: list[int]
-    column: str = ""
-    is_told: bool = False  # whether it is told as not understood where it is asked for
-
-
-_DENIED = re.compile(r"(?:n't|\bnot|\bnever|\bno|\bnothing|\bnobody|\bnor|\bwithout)\b(?:(?!\bbut\b)[^,])*$")
-Key = tuple[str, ...]  # of a wish: a later one of the same key takes its place
-
-
-class WishReader:
-    """Reads the wishes of conversations about a catalog. Thread-safe."""
-
-    def __init__(self, catalog: Catalog):
-        self.catalog, self.mentions = catalog, Mentions(catalog)
-        self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
-        self._columns: dict[str, np.ndarray] = {}  # of numbers. Shape: (C,)
-        self._spelt: dict[Key, _Value] = {}
-        self._surnames: dict[str, Key | None] = {}
-        self._read_values()
-        self._add_spellings()
-        self._sizes = sorted({len(key) for key in self._spelt}, reverse=True)
-
-    def read(self, messages: Sequence[Mapping[str, str]]) -> list[Wish]:
-        """Return the wishes of a conversation's user, in order; its first turn's come first."""
-        wishes: dict[Key, Wish] = {}
-        named: list[_Value] = []  # the titles of the conversation so far
-        for role, text in _last_words(messages):
-            if role == "assistant":
-                named += reversed(self._mark(text)[2])
-            if role == "user":
-                events = list(self._of_message(text, named))
-                again = {
-                    key[:2] for key, _ in events if key[0] == "asked"
-                }  # replaces what was asked of the column before
-                wishes = {key: wish for key, wish in wishes.items() if ("asked", *key[1:2]) not in again}
-                for key, wish in events:
-                    gone: set[Key] = {key}
-                    if key == ("reset",):
-                        gone |= {own for own in wishes if own[0] != "against"}
-                    elif key[:2] == ("year", "in"):
-                        gone |= {own for own in wishes if own[0] == "year"}
-                    elif key[0] == "year" and key[1] != "not":
-                        gone |= {("year", "in")}
-                    elif key[0] == "against" and wish is not None and wish.state == "kept":
-                        gone |= {own for own in wishes if own[0] in ("asked", "named") and own[-1] in key[1:]}
-                    wishes = {own: old for own, old in wishes.items() if own not in gone}
-                    if wish is not None:
-                        wishes[key] = wish
-        return list(wishes.values())[-_MOST_WISHES:]
-
-    def _read_values(self) -> None:
-        own = [short_values(item) for item in self.catalog.items]
-        for name in dict.fromkeys(name for item in self.catalog.items for name in item.metadata):
-            texts = [item.metadata.get(name, "") for item in self.catalog.items]
-            numbers = [re.fullmatch(r"(\d+(?:\.\d+)?)(?: ?m(?:in(?:utes)?)?)?", text.strip()) for text in texts]
-            filled = sum(map(bool, texts))
-            if filled and sum(map(bool, numbers)) >= _SHORT * filled:
-                self._columns[fold(name)] = np.array([float(match[1]) if match else np.nan for match in numbers])
-            elif filled and sum(name in values for values in own) >= _SHORT * filled:
-                self._add_column(name, [values.get(name, []) for values in own])
-
-    def _add_column(self, name: str, values: Sequence[Sequence[str]]) -> None:
-        is_name = _stem(fold(name)) in _PEOPLE
-        for index, texts in enumerate(values):
-            for text in texts:
-                key = _words_of(text)
-                self._spelt.setdefault(key, _Value(text, [], name)).items.append(index)
-                if is_name and len(key) > 1:
-                    self._surnames[key[-1]] = key if self._surnames.get(key[-1], key) == key else None
-        self._spelt.pop((), None)
-
-    def _add_spellings(self) -> None:
-        is_told = False
-        for line in filter(None, grammar.ALSO.replace("\n", "|").split("|")):
-            forms = [_words_of(form) for form in line.split()]
-            is_told = is_told or line.startswith(grammar.FIRST_ASKED)
-            name = line.split()[0].replace("-", " ")
-            known = next((self._spelt[form] for form in forms if form in self._spelt), None)
-            known = known or _Value(name.capitalize() if is_told else name, [], is_told=is_told)
-            for form in forms:
-                if len("".join(form)) > grammar.CODE:
-                    self._spelt.setdefault(form, known)
-
-    def _of_message(self, text: str, named: list[_Value]) -> Iterator[tuple[Key, Wish | None]]:
-        """Yield the key of what each stretch of a message asks, and the wish; None takes an earlier wish back.
-
-        The message's titles are added to those that were `named` before.
-        """
-        marked, values, titles = self._mark(text)
-        if not named and (that := grammar.THAT_ONE.search(marked)):
-            yield ("unknown", that.group()), Wish(that.group(), "unknown")
-        named += reversed(titles)  # they were marked from the last one
-        if grammar.RESET.search(marked):
-            yield ("reset",), None
-        for part in re.split(r"[!?;\n]+|\.(?!\d)", marked):
-            if part.strip():
-                yield from self._of_values(part, values, titles)
-                yield from self._of_years(part)
-                yield from self._of_amounts(part)
-                yield from self._of_comparisons(part, titles, named)
-        names = grammar.NAMED.findall(text)
-        known = self.mentions.titles([text]) if names else []
-        for name in names:
-            if "<" not in self._mark(name)[0] and not any(title in name for title in known):
-                yield ("unknown", name), Wish(name.strip(), "unknown")
-
-    def _of_values(
-        self, part: str, values: Sequence[_Value], titles: Sequence[_Value]
-    ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.LIST.finditer(part):
-            start, end = found.span()
-            left = part[:start] if start < _NEAR else f"x {part[start - _NEAR : start]}"
-            kind = _kind(left, part[end : end + _NEAR])
-            if kind is None or (kind == "only" and grammar.MY_ONLY.match(part[end:])):
-                continue
-            things = [
-                [
-                    (values if mark == "v" else titles)[int(number)]
-                    for mark, number in re.findall(r"<([vt])(\d+)>", thing)
-                ]
-                for thing in re.findall(grammar.THING, found.group())
-            ]
-            if kind == "only":
-                known = [has for thing in things if (has := self._having(thing)) is not None]
-                if len(known) == len(things) and "t" not in found.group()[1]:
-                    text = " or ".join(" ".join(value.text for value in thing) for thing in things)
-                    yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
-                continue
-            for thing in things:
-                key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
-                name = " ".join(value.text for value in thing)
-                text = f"{'not' if thing[0] in titles else 'no'} {name}"
-                if kind in ("again", "asked"):
-                    for value in thing:
-                        yield ("against", fold(value.text)), None
-                        if kind == "asked" and value in titles:
-                            yield ("named", fold(value.text)), Wish(value.text, "named")
-                        elif kind == "asked" and value.items:
-                            asked = ("asked", value.column, fold(value.text))
-                            yield asked, Wish(value.text, "preferred", self._having([value]))
-                    if has is None:
-                        yield key, None
-                        if any(value.is_told for value in thing):
-                            yield ("asked", name), Wish(next(value.text for value in thing if value.is_told), "unknown")
-                elif has is None:
-                    yield key, Wish(text, "unknown")
-                else:
-                    against = frozenset(key[1:])
-                    state: State = "kept" if kind == "against" else "unsure"
-                    yield key, Wish(text, state, ~has, against)
-
-    def _having(self, thing: Sequence[_Value]) -> np.ndarray | None:
-        """Return which items have all the values; None where one is unknown. Shape: (C,)."""
-        if not all(value.items for value in thing):
-            return None
-        counts = np.zeros(len(self.catalog), int)
-        for value in thing:
-            counts[np.unique(value.items)] += 1
-        has: np.ndarray = counts == len(thing)
-        return has
-
-    def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        taken: list[tuple[int, int]] = []
-        for kind, pattern in grammar.LIMITS:
-            for found in re.finditer(pattern, part):
-                groups = found.groupdict()
-                last = groups["b"] or groups.get("c") or ""
-                span = (found.start(), found.end())
-                if any(start < span[1] and span[0] < end for start, end in taken):
-                    continue
-                taken.append(span)
-                clause = _clause(part, *span)
-                is_excluded = kind == "in" and grammar.AGAINST.search(clause.partition(found.group())[0])
-                if is_excluded or grammar.NO_LIMIT.search(clause):
-                    continue  # it belongs to what is excluded, or is no year of an item
-                low, high = _span_of(groups.get("a") or last)[0], _span_of(last)[1]
-                if groups.get("nor"):
-                    kind = {"before": "since", "after": "until", "since": "before"}[kind]
-                side, text, fits = self._limit(kind, _span_of(last)[0] if kind != "in" else low, high)
-                doubtful = bool(grammar.LOOSE.search(clause))
-                if np.isnan(self._years).all():
-                    yield ("year", *side), Wish(text, "unknown")
-                else:
-                    is_plain = kind != "in" or groups.get("a") or _is_attribute(part, *span)
-                    state: State = "kept" if is_plain and not doubtful else "preferred"
-                    yield ("year", *side), Wish(text, state, fits)
-
-    def _limit(self, kind: str, low: int, high: int) -> tuple[Key, str, np.ndarray]:
-        years = self._years
-        match kind:
-            case "before":
-                return ("high",), f"before {low}", years < low
-            case "until":
-                return ("high",), f"until {high}", years <= high
-            case "after":
-                return ("low",), f"after {high}", years > high
-            case "since":
-                return ("low",), f"since {low}", years >= low
-        inside = (years >= low) & (years <= high)
-        text = str(low) if low == high else f"{low} to {high}"
-        return (("not", text), f"not {text}", ~inside) if kind == "not" else (("in",), text, inside)
-
-    def _of_amounts(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        for kind, pattern in grammar.AMOUNTS:
-            for found in re.finditer(pattern, part):
-                if grammar.NO_AMOUNT.search(_clause(part, *found.span())):
-                    continue
-                number, unit = (found["n"] or found["m"])[2:-1].split(":")
-                own = ("least" if kind == "most" else "most") if found["nor"] else kind
-                is_least, amount = own == "least", float(number)
-                units = "minutes" if unit == "min" else f"{unit}s"
-                text = f"{'at least' if is_least else 'at most'} {amount:.10g} {units}"
-                column = self._column(unit)
-                fits = None if column is None else column >= amount if is_least else column <= amount
-                state: State = (
-                    "unknown"
-                    if fits is None
-                    else "unsure"
-                    if grammar.LOOSE.search(_clause(part, *found.span()))
-                    else "kept"
-                )
-                yield ("amount", unit, own), Wish(text, state, fits)
-
-    def _of_comparisons(
-        self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
-    ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.RELATIVE.finditer(part):
-            word, than = found["word"], found["than"] or ""
-            if not (than or found["is_wish"]):
-                continue  # as in "older films are good"
-            others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
-            is_time = word in ("newer", "older", "more recent")
-            values = self._years if is_time else self._column("min")
-            known = np.unique(values[others[0].items]) if values is not None and others else np.empty(0)
-            if values is None or len(known) != 1 or np.isnan(known[0]):
-                yield ("unknown", word), Wish(word, "unknown")
-                continue
-            is_more = word in ("newer", "more recent", "longer")
-            text = f"{word} than {others[0].text}"
-            key = (
-                ("year", "low" if is_more else "high") if is_time else ("amount", "min", "least" if is_more else "most")
-            )
-            state: State = "kept" if than else "preferred"
-            yield key, Wish(text, state, values > known[0] if is_more else values < known[0])
-
-    def _column(self, unit: str) -> np.ndarray | None:
-        names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
-        names = names if unit == "min" else [name for name in self._columns if _stem(name) == unit]
-        return self._columns[names[0]] if names else None
-
-    def _mark(self, text: str) -> tuple[str, list[_Value], list[_Value]]:
-        """Return the text, folded and with marks, and the values and titles that the marks number."""
-        titles: list[_Value] = []
-        text = grammar.AGE.sub("only kids", re.sub(r"[<>\ue000-\uf8ff]", " ", normalise_unicode("NFC", text)))
-        places = {(start, end): title for start, end, title in self.mentions.places(text)}
-        for (start, end), title in sorted(places.items(), reverse=True):
-            text = f"{text[:start]}{chr(0xE000 + len(titles))}{text[end:]}"
-            titles.append(_Value(title, self.catalog.indices_of_title(title)))
-        text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
-        text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
-        text = re.sub(r"'(?=\d0s\b)", "", text)
-        text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
-        values: list[_Value] = []
-        words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
-        stems = [_stem(without_accents(word.group()).casefold()) for word in words]
-        pieces, end, at = [], 0, 0
-        while at < len(words):
-            size, value = self._value_at(words, stems, at, text)
-            pieces.append(text[end : words[at].start()])
-            if value is not None:
-                pieces.append(f"<v{len(values)}>")
-                values.append(value)
-            else:
-                pieces.append(_year_mark(words[at].group()) or without_accents(words[at].group()).casefold())
-            at, end = at + size, words[at + size - 1].end()
-        marked = "".join([*pieces, text[end:]])
-        marked = re.sub("[\ue000-\uf8fe]", lambda mark: f"<t{ord(mark.group()) - 0xE000}>", marked)
-        marked = re.sub(r"[ \t]+", " ", marked.replace("\uf8ff", "<q>"))
-        return grammar.AMOUNT.sub(self._amount_mark, marked), values, titles
-
-    def _value_at(self, words: list[re.Match[str]], stems: list[str], at: int, text: str) -> tuple[int, _Value | None]:
-        for size in self._sizes:
-            between = [
-                text[one.end() : two.start()] for one, two in zip(words[at:], words[at + 1 : at + size], strict=False)
-            ]
-            value = self._spelt.get(tuple(stems[at : at + size])) if at + size <= len(words) else None
-            if value is not None and all(gap in (" ", "-", "'") for gap in between):
-                return size, value
-        name = self._surnames.get(stems[at])
-        is_name = words[at].group()[0].isupper() and at > 0 and text[words[at - 1].end() : words[at].start()] == " "
-        return 1, self._spelt[name] if name is not None and is_name else None
-
-    def _amount_mark(self, found: re.Match[str]) -> str:
-        written = found["n"].replace(",", "")
-        number = float(grammar.NUMBERS.get(written) or written) + 0.5 * bool(found["half"] or found["later"])
-        unit = _stem(found["unit"])
-        if unit in ("h", "hr", "hour"):
-            return f"<n{60 * number + float(found['m'] or 0):.10g}:min>"
-        if found["m"] or (
-            unit not in ("m", "min", "minute") and (found["n"] in grammar.NUMBERS or self._column(unit) is None)
-        ):
-            return found.group()
-        return f"<n{number:.10g}:{'min' if unit in ('m', 'min', 'minute') else unit}>"
-
-
-def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the roles and texts of the last messages, `_LONGEST_READ` characters in all."""
-    found, room = [], _LONGEST_READ
-    for message in reversed(messages):
-        text = message["content"][-room:]
-        found.append((message["role"], text))
-        room -= len(text)
-        if room <= 0:
-            break
-    return found[::-1]
-
-
-def _kind(left: str, right: str) -> str | None:
-    """Return what the words around a list decide: against, unsure, again, only, asked; None where nothing does."""
-    behind = next((kind for kind, pattern in grammar.BEHIND if pattern.match(right)), None)
-    kind, found = next(
-        ((kind, found) for kind, pattern in grammar.BEFORE if (found := pattern.search(left))), ("", None)
-    )
-    if (
-        kind == "against"
-        and found is not None
-        and (
-            grammar.TAKEN_BACK.match(right)
-            or (grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right))
-            or (left[: found.start()].endswith("but ") and grammar.AGAINST.search(left[: found.start()]))
-        )
-    ):
-        return None
-    if behind:
-        return None if kind == "against" else behind
-    if found is None or kind in ("again", "unsure"):
-        return kind or None
-    if grammar.TURNED.search(left[: found.start()]) or (kind == "asked" and _DENIED.search(left)):
-        return None
-    if grammar.END.match(right) or (kind in ("asked", "only") and grammar.ATTACHED.match(right)):
-        return kind
-    return "unsure" if kind == "against" and grammar.ATTACHED.match(right) else None
-
-
-def _clause(part: str, start: int, end: int) -> str:
-    """Return what stands between commas around a stretch."""
-    return part[:start].rpartition(",")[2] + part[start:end] + part[end:].partition(",")[0]
-
-
-def _is_attribute(part: str, start: int, end: int) -> bool:
-    """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or are all that is wanted."""
-    return bool(
-        re.search(rf"(?:<v\d+>|\b{grammar.NOUN}|\b(?:some|any)thing)\s*$", part[:start])
-        or re.match(rf"(?:<v\d+>|{grammar.NOUN}\b)", part[start:])
-        or re.search(rf"<y\d+-\d+> (?:<v\d+>|{grammar.NOUN}\b)", part[start : end + 5])
-        or re.search(r"\b(?:only|must|has to|have to)\b", part)
-    )
-
-
-def _span_of(words: str) -> tuple[int, int]:
-    """Return the first and the last year of marked years; of a decade, the early, the middle or the late ones."""
-    low, high = map(int, re.findall(r"\d+", words)[-2:])
-    for word, first, last in (("early", 0, 3), ("mid", 4, 6), ("late", 7, 9)):
-        if high - low == 9 and re.match(rf"(?:the )?{word}\b", words):
-            return low + first, low + last
-    return low, high
-
-
-def _year_mark(word: str) -> str | None:
-    """Return the mark of a year or a decade, None for another word."""
-    word = word.casefold()
-    if decade := re.fullmatch(r"(1[89]|20)?(\d)0'?s", word):
-        first = int(f"{decade[1] or (20 if decade[2] in '012' else 19)}{decade[2]}0")
-    elif word in grammar.DECADES:
-        first = 1920 + 10 * grammar.DECADES.index(word)
-    elif word.isascii() and word.isdecimal() and len(word) == 4 and int(word) in WRITTEN_YEARS:
-        return f"<y{word}-{word}>"
-    else:
-        return None
-    return f"<y{first}-{first + 9}>"
-
-
-def _words_of(text: str) -> Key:
-    words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", without_accents(text).replace("’", "'").casefold())
-    return tuple(map(_stem, words))
-
-
-def _stem(word: str) -> str:
-    """Return a folded word without the ending of a plural or a possessive."""
-    word = word.removesuffix("'s")
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")) or word == "news":
-        return word
-    for ending, other in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("oes", "o"), ("s", "")):
-        if word.endswith(ending):
-            return word.removesuffix(ending) + other
-    return word
-
-
-@lru_cache(maxsize=4)
-def wish_reader(catalog: Catalog) -> WishReader:
-    """Return the reader of a catalog, the same for all callers."""
-    return WishReader(catalog)
+    left: int | None = None
 
 
 def apply(
-    wishes: Sequence[Wish], is_open: np.ndarray, least: int, choices: Mapping[str, bool] | None = None
+    wishes: Sequence[Wish],
+    is_open: np.ndarray,
+    length: int,
+    choices: Mapping[str, bool] | None = None,
+    or_fewer: bool = False,
 ) -> tuple[np.ndarray, list[Wish]]:
     """Return the items that are open under the wishes, and the wishes with their final states.
 
-    `choices` maps the text of a wish to whether it is applied, whatever its state. A wish that would leave fewer than
-    `least` items is dropped; what the user chose comes first, then exclusions, then limits, and of each the newest.
+    `choices` maps the text of a wish to whether it is applied, whatever its state. A wish that would leave too few
+    items for a list of a length (with `or_fewer`, none) is dropped; what the user chose comes first, then exclusions,
+    then limits, and of each the newest.
     Shape: is_open (C,), booleans.
     """
     chosen: Mapping[str, bool] = choices or {}
@@ -469,42 +48,52 @@ def apply(
         else wish
         for wish in wishes
     ]
-    left = is_open
+    left, least = is_open, 1 if or_fewer else length
     ranks = [(wish.text in chosen, bool(wish.against), at) for at, wish in enumerate(found)]
     for *_, at in sorted(ranks, reverse=True):
         if found[at].state == "kept" and (fits := found[at].fits) is not None:
             if (fewer := left & fits).sum() >= least:
                 left = fewer
             else:
-                found[at] = replace(found[at], state="dropped")
+                found[at] = replace(found[at], state="dropped", left=int(fewer.sum()))
+    kept = [(at, wish.fits) for at, wish in enumerate(found) if wish.state == "kept" and wish.fits is not None]
+    if left.sum() < length:
+        for at, _ in kept:
+            others = [fits for other, fits in kept if other != at]
+            found[at] = replace(found[at], left=int(np.logical_and.reduce([is_open, *others]).sum()))
     return left, found
-
-
-def open_items(row: Row, catalog: Catalog, length: int) -> np.ndarray:
-    """Return which items a list of `length` items for a row may hold: unseen ones that keep its wishes. Shape: (C,)."""
-    is_open = np.ones(len(catalog), dtype=bool)
-    is_open[list(catalog.indices_of_titles(row["seen_titles"]))] = False
-    return apply(wish_reader(catalog).read(row["messages"]), is_open, length)[0]
 
 
 _INTRO = {
     "kept": "I understood", "preferred": "preferred", "named": "like",
     "unweighted": "understood, but without weight in this model",
-    "unsure": "not sure about, so not applied", "dropped": "dropped, because too few are left",
-    "removed": "removed", "unknown": "not understood",
+    "dropped": "dropped, because too few are left", "removed": "removed", "unknown": "not understood",
 }  # fmt: skip
 
 
 def summary(wishes: Sequence[Wish]) -> str:
     """Return one line for people, such as "I understood: no horror · before 1990"; empty without wishes."""
-    parts = [
-        f"{words}: {' · '.join(wish.text for wish in wishes if wish.state == state)}"
-        for state, words in _INTRO.items()
-        if any(wish.state == state for wish in wishes)
-    ]
+    texts: dict[str, list[str]] = {state: [] for state in (*_INTRO, "unsure")}
+    for wish in wishes:
+        texts[wish.state].append(f"{wish.text} ({wish.left})" if wish.state == "dropped" else wish.text)
+    parts = [f"{words}: {' · '.join(texts[state])}" for state, words in _INTRO.items() if texts[state]]
+    short = [wish for wish in wishes if wish.state == "kept" and wish.left is not None]
+    if short:
+        best = max(short, key=lambda wish: wish.left or 0)
+        parts.append(f"few are left: without {best.text!r}, there would be {best.left}")
+    if texts["unsure"]:
+        parts.append(f"did you mean: {' · '.join(texts['unsure'])}?")
     return "; ".join(parts)
 
 
-def told(wishes: Sequence[Wish]) -> list[dict[str, str]]:
-    """Return text and state of each wish, for programs."""
-    return [{"text": wish.text, "state": wish.state} for wish in wishes]
+def told(wishes: Sequence[Wish]) -> list[dict[str, Any]]:
+    """Return each wish for programs: text and state; the question, if it is unsure; the items left otherwise, if known.
+
+    See `Wish.left`.
+    """
+    return [
+        {"text": wish.text, "state": wish.state}
+        | ({"question": f"Did you mean: {wish.text}?"} if wish.state == "unsure" else {})
+        | ({} if wish.left is None else {"left": wish.left})
+        for wish in wishes
+    ]

@@ -13,7 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
-from convrec.data.wishes import wish_reader
+from convrec.data.wish_reader import wish_reader
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
@@ -72,14 +72,19 @@ def concentration(lists: Iterable[Sequence[int]]) -> float:
 
 
 def broken_wishes(lists: Mapping[str, Sequence[int]], rows: Iterable[Row], catalog: Catalog) -> float:
-    """Return the share of the conversations with exclusions whose list has an excluded item; 0 without exclusions."""
-    reader, broken = wish_reader(catalog), []
+    """Return the share of the conversations with exclusions whose list has an excluded item; 0 without exclusions.
+
+    An empty list does not count; NaN if all are empty.
+    """
+    reader, broken, num_empty = wish_reader(catalog), [], 0
     for row in rows:
         kept = [wish for wish in reader.read(row["messages"]) if wish.state == "kept" and wish.against]
         allowed = [wish.fits for wish in kept if wish.fits is not None]
-        if allowed:
-            broken.append(not all(fits[item] for fits in allowed for item in lists[row["prompt_id"]]))
-    return float(np.mean(broken)) if broken else 0.0
+        if allowed and not (items := lists[row["prompt_id"]]):
+            num_empty += 1
+        elif allowed:
+            broken.append(not all(fits[item] for fits in allowed for item in items))
+    return float(np.mean(broken)) if broken else np.nan if num_empty else 0.0
 
 
 def truth_popularity(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> np.ndarray:

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.wishes import Wish, apply, wish_reader
+from convrec.data.wish_reader import wish_reader
+from convrec.data.wishes import Wish, apply
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
@@ -174,7 +175,7 @@ def keep_wishes(
     is_open = np.full(num_items, request.allowed is None)
     is_open[list(request.allowed or ())] = True
     is_open[list(request.banned)] = False
-    left, found = apply(wishes, is_open, 1 if or_fewer else request.length, choices)
+    left, found = apply(wishes, is_open, request.length, choices, or_fewer)
     if all(wish.state != "kept" for wish in found):
         return request, found
     opened = np.flatnonzero(left)

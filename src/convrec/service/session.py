@@ -9,6 +9,8 @@ from convrec.service.recommender import Recommendation, Recommender
 _HELP = """Say what {items} you would like; each line is your next turn.
 /more  further items    /deny TITLE  never this    /n N  items of a list    /reset  start again    /quit"""
 
+_ANSWER = re.compile(r"(?:(?P<yes>y|yes|yeah|yep|right|exactly)|n|no|nope)\W*", re.IGNORECASE)  # to a question
+
 
 class Session:
     """A conversation with a recommender; denied titles stay denied until it is reset."""
@@ -22,6 +24,8 @@ class Session:
         self._messages: list[dict[str, str]] = []
         self._denied: list[str] = []
         self._shown: list[Recommendation] = []
+        self._asked: list[str] = []  # the wishes that the last answer asks about
+        self._choices: dict[str, bool] = {}  # what was answered
         self.is_over = False
         self.help = _HELP.format(items=recommender.noun)
 
@@ -42,7 +46,7 @@ class Session:
             self.is_over = True
             return "bye"
         if command == "/reset":
-            self._messages, self._denied, self._shown = [], [], []
+            self._messages, self._denied, self._shown, self._asked, self._choices = [], [], [], [], {}
             return "a new conversation"
         if command == "/n":
             if not re.fullmatch("[1-9][0-9]{0,8}", argument):
@@ -58,6 +62,9 @@ class Session:
         return self._show() if self._messages else "noted"
 
     def _say(self, words: str) -> str:
+        if self._asked and (answer := _ANSWER.fullmatch(words)):
+            self._choices |= dict.fromkeys(self._asked, bool(answer["yes"]))
+            return self._show()
         before = self._messages
         # The answer without its titles, which the next list would leave out.
         answered = [{"role": "assistant", "content": f"Here are some {self._recommender.noun}."}] if before else []
@@ -73,6 +80,8 @@ class Session:
             raise InputError("the conversation is empty; say what you would like")
         shown = self._shown if more else []
         deny = [*self._always_denied, *self._denied, *map(str, shown)]
-        answer = self._recommender.recommend([self._messages], self._n, deny, self._allow, reasons=True)[0]
-        self._shown = [*shown, *answer]
+        (answer,) = self._recommender.recommend(
+            [self._messages], self._n, deny, self._allow, or_fewer=True, reasons=True, wishes=self._choices
+        )
+        self._shown, self._asked = [*shown, *answer], [wish.text for wish in answer.wishes if wish.state == "unsure"]
         return str(answer)

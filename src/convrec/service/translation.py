@@ -13,7 +13,8 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.titles import normalise_text, title_and_year
-from convrec.data.wishes import Wish, wish_reader
+from convrec.data.wish_reader import wish_reader
+from convrec.data.wishes import Wish
 from convrec.generation.engine import TokenIds, token_ids
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.lists import ListSettings, keep_wishes

@@ -48,6 +48,16 @@ def test_both_models_answer_as_their_recommenders_do():
     assert {item["title"]: item["reasons"] for item in explained["recommendations"]} == reasons
 
 
+def test_an_answer_asks_about_a_doubtful_wish_and_says_which_one_leaves_too_few_items():
+    question = {"conversation": "not too much crime, made before 1980", "n": 12, "or_fewer": True}
+    answered = _ask(**question).json()["models"][0]
+    assert len(answered["recommendations"]) == 2
+    assert answered["wishes"] == [
+        {"text": "no crime", "state": "unsure", "question": "Did you mean: no crime?"},
+        {"text": "before 1980", "state": "kept", "left": 15},
+    ]
+
+
 def test_filters_hold_for_each_of_the_catalogs():
     question = {"conversation": "a film", "n": 5, "allow": ["Up", "Dune"], "or_fewer": True}
     assert [len(model["recommendations"]) for model in _ask(**question).json()["models"]] == [3, 3]

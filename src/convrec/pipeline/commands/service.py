@@ -74,7 +74,7 @@ def recommend(
         said = sys.stdin.read() if conversation == "-" else conversation
     except UnicodeDecodeError:
         raise _NOT_UTF8 from None
-    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow, reasons=True)
+    answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow, or_fewer=True, reasons=True)
     print(answer.to_json() if as_json else answer)
 
 

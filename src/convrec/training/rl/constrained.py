@@ -8,7 +8,7 @@ import torch
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.data.wishes import wish_reader
+from convrec.data.wish_reader import wish_reader
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.lists import keep_wishes
 from convrec.generation.processors import CatalogConstraint
