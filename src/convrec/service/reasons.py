@@ -114,7 +114,7 @@ def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]
 
 
 def what_is_read(catalog: Catalog, reader: WishReader) -> str:
-    """Return two sentences about what messages can name, and examples of limits that lists keep to."""
+    """Return a sentence about what is read from messages, with examples of limits that lists keep to."""
 
     def is_kept(phrase: str) -> bool:
         return any(wish.state == "kept" for wish in reader.read([{"role": "user", "content": phrase}]))
@@ -130,8 +130,8 @@ def what_is_read(catalog: Catalog, reader: WishReader) -> str:
     limits = [f"before {years[len(years) // 2] // 10 * 10}"] if years else []
     examples = [*list(without.values())[:1], *filter(is_kept, [*limits, "shorter than two hours"])]
     names = ["titles", *(["years"] if years else []), *(name.replace("_", " ") for name in columns)]
-    text = f"Your messages can name {_all_of(names)}."
-    return f"{text} Lists keep to limits such as {_all_of(f'“{one}”' for one in examples)}." if examples else text
+    limits = [f", and keep to limits such as {_all_of(f'“{one}”' for one in examples)}"] if examples else [""]
+    return f"I read {_all_of(names)}{limits[0]}."
 
 
 def _all_of(texts: Iterable[str]) -> str:

@@ -119,7 +119,7 @@ function assistantTurn(turn, index) {
   show.disabled = turn === shown;
   return element("li", { class: "turn assistant" },
     element("div", { class: "bar" }, element("span", { class: "who" }, turn.answer.models[0].name), show),
-    element("p", {}, `${lines.slice(0, 3).join(", ")}${more}`));
+    element("p", {}, lines.length ? `${lines.slice(0, 3).join(", ")}${more}` : `No ${noun}`));
 }
 
 function forgetAnswers(first) {
@@ -164,9 +164,9 @@ function showDrops(drops) {
     deny: () => ["“Never these”", () => deny.set([])],
     allow: () => ["“Only these”", () => allow.set([])],
   };
-  byId("drops").replaceChildren(...(drops.length ? [element("span", {}, "To see more, drop")] : []), ...drops.map((drop) => {
+  byId("drops").replaceChildren(...drops.map((drop) => {
     const [name, act] = acts[drop.kind](drop);
-    return button(`${name}: ${drop.items} ${noun}`, () => {
+    return button(`Drop ${name} to see ${drop.items}`, () => {
       act();
       byId("answer-heading").focus({ preventScroll: true });
       filtersChanged();

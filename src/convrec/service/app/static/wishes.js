@@ -4,7 +4,7 @@ import { byId, element } from "./elements.js";
 
 const ROWS = [ // what introduces the wishes of some states
   { intro: "I understood:", states: ["kept", "preferred", "named", "removed"] },
-  { intro: "Did you mean:", states: ["unsure"], kind: "asked", hint: "Not applied yet. Click to apply." },
+  { intro: "Did you mean:", states: ["unsure"], kind: "asked", mark: "?", hint: "It is not applied unless you choose it." },
   { intro: "Not applied, because nothing else would fit:", states: ["dropped"], kind: "asked" },
   { intro: "Understood, but without weight in this model:", states: ["unweighted"], isPlain: true },
   { intro: "Not understood:", states: ["unknown"], isPlain: true },
@@ -22,13 +22,13 @@ export class Wishes {
   show(models, message = null) {
     const focused = document.activeElement.dataset.wish;
     const wishes = merged(models);
-    byId("wishes").replaceChildren(...ROWS.flatMap(({ intro, states, kind, hint, isPlain }) => {
+    byId("wishes").replaceChildren(...ROWS.flatMap(({ intro, states, kind, mark, hint, isPlain }) => {
       const own = wishes.filter((wish) => states.includes(wish.state));
       if (!own.length) return [];
-      const words = message && !isPlain ? `Message ${message}: ${intro}` : intro;
+      const words = message ? intro.replace(":", ` (after message ${message}):`) : intro;
       if (isPlain) return [element("p", { class: "hint" }, `${words} ${own.map((wish) => wish.text + wish.note).join(" · ")}`)];
-      return [element("div", { class: `wishes ${kind || ""}` }, element("span", {}, words),
-        element("ul", { class: "chips", "aria-label": words.slice(0, -1) }, ...own.map((wish) => element("li", {}, this.chip(wish, !message)))),
+      return [element("div", { class: `row ${kind || ""}` }, element("span", {}, words),
+        element("ul", { class: "chips", "aria-label": words.slice(0, -1) }, ...own.map((wish) => element("li", {}, this.chip(wish, !message, mark || "")))),
         ...(hint && !message ? [element("span", { class: "hint" }, hint)] : []))];
     }));
     byId("wishes").hidden = !wishes.length;
@@ -38,9 +38,9 @@ export class Wishes {
     }
   }
 
-  chip(wish, canSwitch) {
+  chip(wish, canSwitch, mark) {
     const isOn = ON.includes(wish.state);
-    const text = `${wish.state === "named" ? "like " : ""}${wish.text}${wish.state === "preferred" ? " (preferred)" : ""}${wish.note}`;
+    const text = `${wish.state === "named" ? "like " : ""}${wish.text}${wish.state === "preferred" ? " (preferred)" : ""}${mark}${wish.note}`;
     if (!canSwitch || wish.state === "named") return element("span", { class: "chip" }, text);
     return element("button", {
       type: "button", "data-wish": wish.text, "data-state": wish.state, "aria-pressed": String(isOn),
