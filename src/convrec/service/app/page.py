@@ -24,7 +24,8 @@ from convrec.service.translation import NothingLeft, Translator, messages_from
 STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
 _MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
-_MAX_DROPS = 3  # wishes and filters that are named where a list is short
+_MAX_DROPS, _MAX_TRIED = 3, 5  # wishes and filters that are named where a list is short; wishes that are tried
+_MAX_READ = 10_000  # last characters of a conversation that are read for wishes
 
 
 class PageQuestion(Question):
@@ -143,20 +144,21 @@ def _own(question: PageQuestion, translator: Translator) -> PageQuestion:
 def _chosen(question: PageQuestion, reader: WishReader) -> dict[str, bool]:
     said = [message for message in question.messages or () if message.get("role") == "user"]
     found: dict[str, bool] = {}
+    left = sum(len(str(message.get("content"))) for message in said)
     for message, choices in zip(said, question.choices, strict=False):
-        if found:
+        if found and left <= _MAX_READ:
             stated = {wish.text for wish in reader.read(messages_from([message]))}
             found = {text: is_kept for text, is_kept in found.items() if text not in stated}
         found |= choices
+        left -= len(str(message.get("content")))
     return found
 
 
 async def _drops(model: ServedModel, question: PageQuestion, answered: Answered) -> list[dict[str, Any]]:
     """Return the wishes and filters without one of which the list is longer, and its length then; the longest first."""
+    kept = [wish.text for wish in reversed(answered.wishes) if wish.state == "kept"][:_MAX_TRIED]
     changes: list[tuple[str, str, Any]] = [
-        ("wish", wish.text, {"wishes": {**question.wishes, wish.text: False}})
-        for wish in reversed(answered.wishes)
-        if wish.state == "kept"
+        ("wish", text, {"wishes": {**question.wishes, text: False}}) for text in kept
     ]
     changes += [("deny", "", {"deny": []})] if question.deny else []
     changes += [("allow", "", {"allow": None})] if question.allow is not None else []

@@ -201,15 +201,16 @@ function listLength() {
   return isValid ? length : null;
 }
 
-// Asks for the list of the last message, or of an earlier one; returns whether there is an answer.
-async function ask(showNext = () => {}, turn = turns.at(-1)) {
-  const length = listLength();
+// Asks for the list of the last message, or of one of an opened link; returns whether there is an answer.
+async function ask(showNext = () => {}, opened = null) {
+  const turn = opened || turns.at(-1), length = listLength();
   if (length === null) {
     byId("filters").open = true;
     return false;
   }
   if (asked) asked.abort();
   asked = null;
+  if (!opened) leaveLink();
   showError("");
   byId("lists").setAttribute("aria-busy", "false");
   if (!turn) {
@@ -302,7 +303,6 @@ function send(content) {
     toast("Your message was not sent: correct “How many” first.");
     return false;
   }
-  leaveLink();
   turns.push({ content, choices: {}, answer: null });
   showTurns();
   if (narrow.matches) byId("filters").open = false;
@@ -332,7 +332,6 @@ byId("reset").addEventListener("click", () => {
   byId("words").value = "";
   byId("n").value = LENGTH;
   toast("");
-  leaveLink();
   deny.set([]);
   allow.set([]);
   filtersChanged();

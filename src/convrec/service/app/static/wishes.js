@@ -20,7 +20,7 @@ export class Wishes {
 
   // Shows the wishes of an answer. Only those of the last message can be switched.
   show(models, message = null) {
-    const focused = document.activeElement.dataset.wish;
+    const focused = document.activeElement?.dataset.wish;
     const wishes = merged(models);
     byId("wishes").replaceChildren(...ROWS.flatMap(({ intro, states, kind, mark, hint, isPlain }) => {
       const own = wishes.filter((wish) => states.includes(wish.state));
