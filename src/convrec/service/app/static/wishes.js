@@ -5,7 +5,7 @@ import { byId, element } from "./elements.js";
 const ROWS = [ // what introduces the wishes of some states
   { intro: "I understood:", states: ["kept", "preferred", "named", "removed"] },
   { intro: "Did you mean:", states: ["unsure"], kind: "asked", mark: "?", hint: "It is not applied unless you choose it." },
-  { intro: "Not applied, because nothing else would fit:", states: ["dropped"], kind: "asked" },
+  { intro: "Not applied, because nothing would be left:", states: ["dropped"], kind: "asked" },
   { intro: "Understood, but without weight in this model:", states: ["unweighted"], isPlain: true },
   { intro: "Not understood:", states: ["unknown"], isPlain: true },
 ];
