@@ -4,7 +4,8 @@ import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
-from convrec.service.reasons import Reasons, example_requests, short_values
+from convrec.data.wishes import WishReader
+from convrec.service.reasons import Reasons, example_requests, short_values, what_is_read
 
 HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})
 ALI = Item("Ali", 2001, {"genres": "drama", "keywords": "sport", "director": "Michael Mann"})
@@ -79,3 +80,29 @@ def test_examples_come_from_the_catalog_and_name_titles_only_without_metadata():
     assert examples == ["I loved Dracula and Emma. What else would I like?"]
     unnamed = Catalog([Item("300", 2006)])
     assert example_requests(unnamed, Reasons(unnamed, Mentions(unnamed)), "films") == []
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        (
+            CATALOG.items,
+            "I read titles, years, genres, keywords and director, "
+            "and keep to limits such as “no drama” and “before 1990”.",
+        ),
+        ([Item("Emma", None)], "I read titles."),
+        (
+            [
+                Item(
+                    "Catan",
+                    None,
+                    {"runtime": "90", "players": "4", "text": "You trade and build to settle an island first"},
+                )
+            ],
+            "I read titles, runtime and players, and keep to limits such as “shorter than two hours”.",
+        ),
+    ],
+)
+def test_what_is_read_is_what_a_wish_is_kept_of(items, text):
+    catalog = Catalog(items)
+    assert what_is_read(catalog, WishReader(catalog)) == text

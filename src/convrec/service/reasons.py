@@ -9,6 +9,7 @@ from convrec.data.catalog import Catalog, Item, short_values
 from convrec.data.mentions import Mentions
 from convrec.data.titles import fold
 from convrec.data.unspaced import without_runs
+from convrec.data.wishes import WishReader
 
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason
@@ -110,6 +111,32 @@ def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]
         if years:
             requests.append(f"I am in the mood for {common[0]} {noun} from the {years.most_common(1)[0][0]}s")
     return requests
+
+
+def what_is_read(catalog: Catalog, reader: WishReader) -> str:
+    """Return a sentence about what is read from messages, with examples of limits that lists keep to."""
+
+    def is_kept(phrase: str) -> bool:
+        return any(wish.state == "kept" for wish in reader.read([{"role": "user", "content": phrase}]))
+
+    values: dict[str, Counter[str]] = {}
+    for item in catalog.items:
+        for name, own in short_values(item).items():
+            values.setdefault(name, Counter()).update(own)
+    typical = {name: counts.most_common(1)[0][0] for name, counts in values.items()}
+    without = {name: f"no {value}" for name, value in typical.items() if is_kept(f"no {value}")}
+    columns = [name for name, value in typical.items() if name in without or is_kept(f"at most {value} {name}")]
+    years = sorted(item.year for item in catalog.items if item.year is not None)
+    limits = [f"before {years[len(years) // 2] // 10 * 10}"] if years else []
+    examples = [*list(without.values())[:1], *filter(is_kept, [*limits, "shorter than two hours"])]
+    names = ["titles", *(["years"] if years else []), *(name.replace("_", " ") for name in columns)]
+    limits = [f", and keep to limits such as {_all_of(f'“{one}”' for one in examples)}"] if examples else [""]
+    return f"I read {_all_of(names)}{limits[0]}."
+
+
+def _all_of(texts: Iterable[str]) -> str:
+    *more, last = texts
+    return " and ".join(filter(None, [", ".join(more), last]))
 
 
 def _first_year(century: str, digit: str, short: str) -> int:

@@ -46,7 +46,7 @@ def open_page(browser, address):
     """Open the page; afterwards, no error may be on its console, and it may have called no other host."""
     pages, problems, hosts = [], [], set()
 
-    def opened(width=1440, scheme="light"):
+    def opened(width=1440, scheme="light", address=address):
         page = browser.new_page(viewport={"width": width, "height": SIZES[width]}, color_scheme=scheme)
         pages.append(page)
         page.set_default_timeout(20_000)
@@ -113,6 +113,14 @@ def test_every_state_is_accessible(open_page, width, scheme):
     _check(page)
     page.get_by_role("button", name="Edit message 1").click()
     _check(page)
+    page.get_by_role("button", name="Reset").click()
+    _send(page, "only sci-fi like Heat, no crime from the 90s, no subtitles, nothing before 2000")
+    for text in ("like Heat", "no crime?", "no subtitles", "Only 1 of 15 films fits."):
+        expect(page.locator("#answer")).to_contain_text(text)
+    _check(page)
+    page.get_by_role("button", name="Drop “since 2000” to see 2").click()
+    expect(page.locator("[data-state=removed]")).to_have_text("since 2000 +")
+    _check(page)
 
 
 def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
@@ -139,16 +147,141 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
     expect(page.get_by_text("computed from the catalog, your messages")).to_be_visible()
 
 
-def test_wishes_are_shown_and_can_be_switched_off(open_page):
+def test_the_first_view_says_what_is_read(open_page):
+    page = open_page()
+    expect(page.get_by_text("I read titles, years and genres, and keep to limits such as “no ")).to_be_visible()
+    for name in ("Copy link", "Reset"):
+        expect(page.get_by_role("button", name=name)).to_be_hidden()
+
+
+def test_a_wish_is_switched_off_and_is_on_when_it_is_stated_again(open_page):
     page = open_page()
     _send(page, "no crime please, and no subtitles")
     expect(page.locator("#wishes")).to_contain_text("I understood:")
     expect(page.locator("#wishes")).to_contain_text("Not understood: no subtitles")
-    page.get_by_label("Do not keep: no crime").click()
-    expect(page.get_by_label("Keep: no crime", exact=True)).to_have_attribute("aria-pressed", "false")
-    assert json.loads(page.questions[-1].post_data)["wishes"] == {"no crime": False}
+    chip = page.get_by_role("button", name="no crime", exact=True)
+    for is_on in ("false", "true", "false"):
+        chip.click()
+        expect(chip).to_have_attribute("aria-pressed", is_on)
+        expect(chip).to_be_focused()
+    assert json.loads(page.questions[-1].post_data)["choices"] == [{"no crime": False}]
+    _send(page, "something newer than Heat")
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    _send(page, "I said no crime")
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    chip.click()
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("button", name="Show the list for message 1").click()
+    expect(page.locator("#wishes")).to_contain_text("I understood (after message 1):")
+    expect(page.locator("#wishes button")).to_have_count(0)
     page.get_by_role("button", name="Reset").click()
     expect(page.locator("#wishes")).to_be_hidden()
+
+
+def test_a_doubtful_wish_is_asked_back_and_kept_with_one_key(open_page):
+    page = open_page()
+    _send(page, "not too much crime")
+    for text in ("Did you mean:", "no crime?", "It is not applied unless you choose it."):
+        expect(page.locator(".asked")).to_contain_text(text)
+    chip = page.get_by_role("list", name="Did you mean").get_by_role("button", name="no crime?")
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    chip.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".asked")).to_have_count(0)
+    kept = page.get_by_role("list", name="I understood").get_by_role("button", name="no crime")
+    expect(kept).to_have_attribute("aria-pressed", "true")
+    expect(kept).to_be_focused()
+    page.keyboard.press("Enter")  # it is doubtful again
+    expect(page.locator(".asked")).to_be_visible()
+
+
+def test_wishes_of_both_models_are_shown_once(open_page):
+    page = open_page()
+
+    def answer_differently(route):
+        answer = route.fetch().json()
+        own = (
+            [("crime", "preferred"), ("drama", "unknown")],
+            [("crime", "unweighted"), ("drama", "unknown"), ("en", "kept")],
+        )
+        for model, wishes in zip(answer["models"], own, strict=True):
+            model["wishes"] = [{"text": text, "state": state, "is_chosen": False} for text, state in wishes]
+        route.fulfill(json=answer)
+
+    page.route("**/api/recommend", answer_differently)
+    _send(page, "a film")
+    expect(page.locator("#wishes .text")).to_have_text(
+        [f"crime (preferred) ({CHALLENGER}: without weight)", f"en ({CHAMPION}: not read)"]
+    )
+    expect(page.locator("#wishes > .hint")).to_have_text(["Not understood: drama"])
+
+
+def test_a_short_list_says_in_one_sentence_what_to_drop(open_page):
+    page = open_page()
+    _send(page, "only sci-fi, nothing before 2000")
+    expect(page.locator("#status")).to_have_text(re.compile(r"^Only 1 of 15 films fits\."))
+    page.get_by_role("button", name="Drop “only sci-fi” to see 4").click()
+    expect(page.locator("#status")).to_have_text(re.compile(r"^Only 4 of 15 films fit\."))
+    expect(page.locator("#answer-heading")).to_be_focused()
+    page.get_by_role("combobox", name="Only these").fill("Up (1981)")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Drop “since 2000” to see 1").click()
+    page.get_by_label("Your message").fill("I loved Up")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text(re.compile(r"^None of 15 films fits\."))
+    page.get_by_role("button", name="Drop “Only these” to see 10").click()
+    expect(page.locator(".list").first.locator(".item")).to_have_count(10)
+    expect(page.locator("#num-filters")).to_be_empty()
+
+
+@pytest.mark.parametrize("typed", ["0", "2000", "", "1.5", "ten"])
+def test_an_invalid_length_keeps_the_message_and_says_what_is_valid(open_page, typed):
+    page = open_page(390)
+    _open_filters(page)
+    page.get_by_label("How many").press("Control+a")
+    page.get_by_label("How many").press_sequentially(typed or "\b")
+    page.get_by_label("Your message").fill("a film")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("How many")).to_be_focused()
+    expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_in_viewport()
+    expect(page.locator("#toast")).to_contain_text("Your message was not sent")
+    expect(page.get_by_label("Your message")).to_have_value("a film")
+    assert page.questions == []
+    page.get_by_label("How many").fill("3")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator(".list:visible .item")).to_have_count(3)
+    expect(page.get_by_label("Your message")).to_have_value("")
+
+
+def test_a_link_opens_the_same_conversation_and_is_not_sent(open_page):
+    page = open_page()
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    _send(page, "no crime, bitte – 爱情")
+    page.locator("[data-wish='no crime']").click()
+    expect(page.locator("[data-state=removed]")).to_be_visible()
+    _send(page, "not too much sci-fi")
+    page.get_by_label("How many").fill("4")
+    page.keyboard.press("Tab")
+    page.get_by_role("combobox", name="Never these").fill("Up (1981)")
+    page.keyboard.press("Enter")
+    expect(page.locator(".list").first.locator(".item")).to_have_count(4)
+    _wait_for_answer(page)
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#toast")).to_contain_text("Link copied. It contains your messages")
+    link = page.evaluate("window.copied")
+    opened = open_page(address=link)
+    expect(opened.locator("#turns li.assistant")).to_have_count(2)
+    _wait_for_answer(opened)
+    for part in ("#lists", "#wishes", "#num-filters", "#deny-options ~ .chips", "#turns li:nth-child(n + 3)"):
+        assert opened.locator(part).all_inner_texts() == page.locator(part).all_inner_texts()
+    expect(opened.get_by_label("How many")).to_have_value("4")
+    assert opened.questions[-1].post_data == page.questions[-1].post_data
+    assert not any(link.split("#")[1] in f"{asked.url}{asked.all_headers()}" for asked in opened.questions)
+    _send(opened, "something newer")
+    assert opened.url == link.split("#")[0]  # the conversation is another one now
+    opened.evaluate("(link) => { location.href = link.slice(0, -5); }", link)
+    expect(opened.locator("#status")).to_have_text("This link is damaged. Ask for a new one.")
+    expect(opened.locator("#turns li.user")).to_have_count(3)
 
 
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):

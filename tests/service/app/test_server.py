@@ -14,7 +14,7 @@ from convrec.service.served import ServedModel
 from tests.service.app.serving import make_service
 from tests.service.recommending import CATALOG, make_recommender
 
-SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/titles.js")
+SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/share.js", "/titles.js", "/wishes.js")
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
 CLIENT = TestClient(make_app(make_service(MODELS), has_page=True))
 
@@ -27,12 +27,14 @@ def test_both_models_answer_as_their_recommenders_do():
     models = CLIENT.get("/api/models").json()
     expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
     assert models["models"] == expected and models["saved"] == "nothing" and len(models["examples"]) == 3
+    assert models["reads"].startswith("I read titles, years and genres, and keep to limits such as “no ")
     reply = _ask(conversation="I loved Heat", n=3, deny=["Up"], allow=None)
     assert reply.status_code == 200
     for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
         (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
         own = answered.pop("recommendations")
-        assert answered == {"list": name, "name": name, "wishes": [{"text": "Heat", "state": "named"}]} and [
+        wishes = [{"text": "Heat", "state": "named", "is_chosen": False}]
+        assert answered == {"list": name, "name": name, "wishes": wishes, "drops": []} and [
             item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
         ]
         assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
@@ -61,7 +63,7 @@ def test_an_answer_asks_about_a_doubtful_wish_and_says_which_one_leaves_too_few_
 def test_filters_hold_for_each_of_the_catalogs():
     question = {"conversation": "a film", "n": 5, "allow": ["Up", "Dune"], "or_fewer": True}
     assert [len(model["recommendations"]) for model in _ask(**question).json()["models"]] == [3, 3]
-    none_left = _ask(**question, deny=["Up", "Dune"])
+    none_left = _ask(**{**question, "or_fewer": False}, deny=["Up", "Dune"])
     assert none_left.status_code == 400 and "0 of the catalog's 15 items are left" in none_left.json()["error"]
     smaller = make_recommender(1, Catalog(CATALOG.items[:8]))
     client = TestClient(make_app(make_service({"champion": smaller, "challenger": MODELS["champion"]}), has_page=True))
@@ -70,6 +72,52 @@ def test_filters_hold_for_each_of_the_catalogs():
     assert len(short) == len(long) == 8 and "Network" not in long
     reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
     assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
+
+
+def _states(*messages, choices=()):
+    """Return the state of each wish in the first model's list, and the texts of those that were switched."""
+    said = [{"role": "user", "content": text} for text in messages]
+    (own, _) = _ask(messages=said, n=2, choices=choices).json()["models"]
+    states = {wish["text"]: wish["state"] for wish in own["wishes"]}
+    return states, [wish["text"] for wish in own["wishes"] if wish["is_chosen"]]
+
+
+def test_a_wish_that_is_stated_again_is_on_again():
+    off = {"no crime": False}
+    assert _states("no crime, no sci-fi", choices=[off])[0] == {"no crime": "removed", "no sci-fi": "kept"}
+    assert _states("no crime", "I loved Up", choices=[off, {}]) == (
+        {"no crime": "removed", "Up": "named"},
+        ["no crime"],
+    )
+    assert _states("no crime", "I said no crime, please", choices=[off, {}]) == ({"no crime": "kept"}, [])
+    again = _states("no crime", "no crime, please", "I loved Up", choices=[off, {}, {}])
+    assert again == ({"no crime": "kept", "Up": "named"}, [])
+    assert _states("no crime", "no crime, please", choices=[off, off])[0] == {"no crime": "removed"}
+    assert _states("not too much crime", choices=[{"no crime": True}]) == ({"no crime": "kept"}, ["no crime"])
+
+
+def test_a_short_list_names_what_to_drop():
+    question = {
+        "messages": [{"role": "user", "content": "only sci-fi, nothing before 2000"}],
+        "n": 10,
+        "or_fewer": True,
+    }
+    own = _ask(**question).json()["models"][0]
+    assert [item["title"] for item in own["recommendations"]] == ["Dune"]
+    assert own["drops"] == [
+        {"kind": "wish", "text": "only sci-fi", "items": 4},
+        {"kind": "wish", "text": "since 2000", "items": 2},
+    ]
+    question["deny"] = ["Dune (2021)"]
+    assert _ask(**question).json()["models"][0]["drops"] == []  # a wish that no item fits is not applied
+    question = {"conversation": "I loved Heat", "n": 3, "or_fewer": True}
+    for filters, drops in [
+        ({"allow": ["Heat"]}, [{"kind": "allow", "text": "", "items": 3}]),
+        ({"allow": ["Up", "Her"], "deny": ["Up"]}, [("allow", 3), ("deny", 2)]),
+    ]:
+        own = _ask(**question, **filters).json()["models"][0]
+        found = [drop if isinstance(drops[0], dict) else (drop["kind"], drop["items"]) for drop in own["drops"]]
+        assert len(own["recommendations"]) == len(drops) - 1 and found == drops
 
 
 @pytest.mark.parametrize(

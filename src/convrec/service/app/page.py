@@ -1,11 +1,11 @@
 """The page of `convrec app`, and the routes that only the page needs: the lists of one or two models, with reasons."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request
 from rapidfuzz import process
@@ -13,25 +13,46 @@ from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
-from convrec.data.wishes import told
+from convrec.data.wishes import WishReader, told
 from convrec.project.errors import InputError
-from convrec.service.app.service import Question, Roles, Service
+from convrec.service.app.service import OPTIONS, Question, Roles, Service
 from convrec.service.feedback import new_answer_id
-from convrec.service.reasons import example_requests, genres_of
+from convrec.service.reasons import example_requests, genres_of, what_is_read
 from convrec.service.served import Answered, ServedModel
-from convrec.service.translation import Translator
+from convrec.service.translation import NothingLeft, Translator, messages_from
 
 STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
 _MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
+_MAX_DROPS, _MAX_TRIED = 3, 5  # wishes and filters that are named where a list is short; wishes that are tried
+_MAX_READ = 10_000  # last characters of a conversation that are read for wishes
+
+
+class PageQuestion(Question):
+    """A question of the page.
+
+    `choices` has, for each message of the user, the text of each wish that was switched on or off after it. A later
+    message that states the wish again ends the choice.
+    """
+
+    choices: list[dict[str, bool]] = []
+
+
+class OwnList(NamedTuple):
+    """A model's list, the wishes that were switched on or off, and what to drop for a longer list."""
+
+    answered: Answered
+    chosen: Mapping[str, bool]
+    drops: list[dict[str, Any]]
 
 
 def make_page_router(service: Service) -> APIRouter:
     """Return the routes.
 
-    `GET /api/models` returns the names, the numbers of items, the word for the items, and example requests.
+    `GET /api/models` returns the names, the numbers of items, the word for the items, example requests, and what is
+    read.
     `GET /api/titles` returns whether a title is in a catalog, and suggestions. `POST /api/recommend` answers a
-    `Question` with the lists of all models; `list` is a list's name for `POST /feedback`.
+    `PageQuestion` with the lists of all models; `list` is a list's name for `POST /feedback`.
     """
     router = APIRouter()
 
@@ -43,10 +64,12 @@ def make_page_router(service: Service) -> APIRouter:
             {"name": _name(role, model), "items": len(model.translator.catalog), "noun": model.translator.noun}
             for role, model in roles.items()
         ]
-        examples = example_requests(first.translator.catalog, first.translator.reasons, first.translator.noun)
+        own = first.translator
+        examples = example_requests(own.catalog, own.reasons, own.noun)
         recorder = service.recorder
         is_saved = "nothing" if recorder is None else "conversations" if recorder.with_conversations else "answers"
-        return {"models": known, "examples": examples, "saved": is_saved}
+        reads = what_is_read(own.catalog, own.wishes)
+        return {"models": known, "examples": examples, "reads": reads, "saved": is_saved}
 
     @router.get("/api/titles")
     def search(text: str) -> dict[str, Any]:
@@ -56,8 +79,8 @@ def make_page_router(service: Service) -> APIRouter:
         return {"is_known": known, "suggestions": suggestions}
 
     @router.post("/api/recommend")
-    async def recommend(question: Question, request: Request) -> dict[str, Any]:
-        async def ask(roles: Roles) -> list[tuple[str, ServedModel, Answered]]:
+    async def recommend(question: PageQuestion, request: Request) -> dict[str, Any]:
+        async def ask(roles: Roles) -> list[tuple[str, ServedModel, OwnList]]:
             translators = [model.translator for model in roles.values()]
             await next(iter(roles.values())).read(partial(_check_titles, question, translators))
             asked = (_list_of(service, *pair, question) for pair in roles.items())
@@ -69,17 +92,18 @@ def make_page_router(service: Service) -> APIRouter:
 
         answer_id = new_answer_id(began := datetime.now(UTC))
         answers = await service.within_limits(request, ask)
-        lists = [(role, model.version, listed) for role, model, listed in answers]
+        lists = [(role, model.version, own.answered) for role, model, own in answers]
         return {
             "answer_id": await service.record(began, answer_id, question.user_id, lists),
             "models": [
                 {
                     "list": role,
                     "name": _name(role, model),
-                    "recommendations": _explained(listed),
-                    "wishes": told(listed.wishes),
+                    "recommendations": _explained(own.answered),
+                    "wishes": [{**wish, "is_chosen": wish["text"] in own.chosen} for wish in told(own.answered.wishes)],
+                    "drops": own.drops,
                 }
-                for role, model, listed in answers
+                for role, model, own in answers
             ],
         }
 
@@ -98,18 +122,56 @@ def _check_titles(question: Question, translators: list[Translator]) -> None:
                 translators[0].resolve(field, [title])
 
 
-async def _list_of(service: Service, role: str, model: ServedModel, question: Question) -> Answered:
-    own = await model.read(partial(_known, question, model.translator))
+async def _list_of(service: Service, role: str, model: ServedModel, question: PageQuestion) -> OwnList:
+    own = await model.read(partial(_own, question, model.translator))
     try:
-        return await service.list_of(model, own)
+        answered = await service.list_of(model, own)
     except InputError as error:
-        raise InputError(f"{_name(role, model)}: {error}") from None
+        if not (isinstance(error, NothingLeft) and own.or_fewer):
+            raise InputError(f"{_name(role, model)}: {error}") from None
+        answered = Answered(messages_from(own.said), [])
+    drops = await _drops(model, own, answered) if len(answered.items) < own.n else []
+    return OwnList(answered, own.wishes, drops)
 
 
-def _known(question: Question, translator: Translator) -> Question:
-    """Return the question with those titles alone that the model's catalog has, and for a list with reasons."""
+def _own(question: PageQuestion, translator: Translator) -> PageQuestion:
+    """Return the question for a list with reasons, with the titles that the model's catalog has and what was chosen."""
     deny, allow = (own and list(filter(translator.knows, own)) for own in (question.deny, question.allow))
-    return question.model_copy(update={"deny": deny, "allow": allow, "reasons": True})
+    wishes = {**_chosen(question, translator.wishes), **question.wishes}
+    return question.model_copy(update={"deny": deny, "allow": allow, "reasons": True, "wishes": wishes})
+
+
+def _chosen(question: PageQuestion, reader: WishReader) -> dict[str, bool]:
+    said = [message for message in question.messages or () if message.get("role") == "user"]
+    found: dict[str, bool] = {}
+    left = sum(len(str(message.get("content"))) for message in said)
+    for message, choices in zip(said, question.choices, strict=False):
+        if found and left <= _MAX_READ:
+            stated = {wish.text for wish in reader.read(messages_from([message]))}
+            found = {text: is_kept for text, is_kept in found.items() if text not in stated}
+        found |= choices
+        left -= len(str(message.get("content")))
+    return found
+
+
+async def _drops(model: ServedModel, question: PageQuestion, answered: Answered) -> list[dict[str, Any]]:
+    """Return the wishes and filters without one of which the list is longer, and its length then; the longest first."""
+    kept = [wish.text for wish in reversed(answered.wishes) if wish.state == "kept"][:_MAX_TRIED]
+    changes: list[tuple[str, str, Any]] = [
+        ("wish", text, {"wishes": {**question.wishes, text: False}}) for text in kept
+    ]
+    changes += [("deny", "", {"deny": []})] if question.deny else []
+    changes += [("allow", "", {"allow": None})] if question.allow is not None else []
+    found = []
+    for kind, text, change in changes:
+        changed = question.model_copy(update=change)
+        try:
+            asked = await model.prepare(changed.said, **changed.model_dump(include=OPTIONS - {"reasons"}))
+        except NothingLeft:
+            continue
+        if asked.request.length > len(answered.items):
+            found.append({"kind": kind, "text": text, "items": asked.request.length})
+    return sorted(found, key=lambda one: -one["items"])[:_MAX_DROPS]
 
 
 def _explained(listed: Answered) -> list[dict[str, Any]]:

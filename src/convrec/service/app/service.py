@@ -22,7 +22,7 @@ from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messag
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons", "wishes"}  # of a list
+OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons", "wishes"}  # of a list
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
@@ -132,7 +132,7 @@ class Service:
     async def list_of(self, model: ServedModel, question: Question) -> Answered:
         """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
         try:
-            answered = await model.ask(question.said, **question.model_dump(include=_OPTIONS))
+            answered = await model.ask(question.said, **question.model_dump(include=OPTIONS))
         except NothingLeft:
             self.metrics.empty_answers.labels(model.version).inc()
             raise
@@ -184,7 +184,7 @@ class Service:
         """Return whether the models of both arms reject a question."""
         for role in (CHAMPION, CHALLENGER):
             try:
-                await roles[role].prepare(question.said, **question.model_dump(include=_OPTIONS - {"reasons"}))
+                await roles[role].prepare(question.said, **question.model_dump(include=OPTIONS - {"reasons"}))
                 return False
             except InputError as error:
                 if isinstance(error, NothingLeft) and question.or_fewer:

@@ -2,6 +2,7 @@
 
 import { button, byId, element } from "./elements.js";
 import { Feedback, lineOf, showLists } from "./lists.js";
+import { conversationIn, linkTo } from "./share.js";
 import { TitleField } from "./titles.js";
 import { Wishes } from "./wishes.js";
 
@@ -9,11 +10,11 @@ const LENGTH = "10"; // items of a list, unless the user changes it
 const TOAST = 6000; // milliseconds that a notice about feedback stays
 const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
 const narrow = matchMedia("(max-width: 60rem)");
-const turns = []; // each with the user's content, and the answer where there is one
+const turns = []; // each with the user's content, the wishes switched after it, and the answer where there is one
 let editing = null; // index of the turn that is being edited
 let asked = null; // aborts the question in progress
 let shown = null; // the turn whose answer is shown
-let noun = "items";
+let noun = "items", total = 0; // what the catalog has
 let feedback = null; // where the server records it
 
 function say(text) {
@@ -33,24 +34,33 @@ function filter(kind, words) {
 const deny = filter("deny", { label: "Never these", placeholder: "Title (Year)", removeLabel: "Allow again:" });
 const allow = filter("allow", { label: "Only these", placeholder: "All titles", removeLabel: "Remove" });
 
-const wishes = new Wishes(() => ask());
+const wishes = new Wishes((wish, isOn) => {
+  if (wish.is_chosen) for (const turn of turns) delete turn.choices[wish.text]; // it is again as it was read
+  else turns.at(-1).choices[wish.text] = !isOn;
+  ask();
+});
 
 function filtersChanged(showNext) {
-  const num = deny.titles.length + allow.titles.length;
-  byId("num-filters").textContent = num ? `(${num})` : "";
+  showNumFilters();
   ask(showNext);
 }
 
-function messages() {
-  return turns.flatMap((turn, index) => [
+function showNumFilters() {
+  const num = deny.titles.length + allow.titles.length;
+  byId("num-filters").textContent = num ? `(${num})` : "";
+}
+
+function messages(last) {
+  return turns.slice(0, turns.indexOf(last) + 1).flatMap((turn) => [
     { role: "user", content: turn.content },
     // Without titles: the model would copy them, and the next list would leave them out.
-    ...(turn.answer && index < turns.length - 1 ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
+    ...(turn.answer && turn !== last ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
   ]);
 }
 
 function showTurns() {
-  byId("examples").hidden = turns.length > 0 || !byId("examples").querySelector("button");
+  byId("examples").hidden = turns.length > 0;
+  byId("share").hidden = byId("reset").hidden = !turns.length;
   byId("turns").replaceChildren(...turns.flatMap((turn, index) => [
     index === editing ? editedTurn(turn, index) : userTurn(turn, index),
     ...(turn.answer ? [assistantTurn(turn, index)] : []),
@@ -85,7 +95,7 @@ function editedTurn(turn, index) {
   const save = () => {
     const content = words.value.trim();
     if (content && content !== turn.content) {
-      turn.content = content;
+      Object.assign(turn, { content, choices: {} });
       forgetAnswers(index);
       ask();
     }
@@ -109,7 +119,7 @@ function assistantTurn(turn, index) {
   show.disabled = turn === shown;
   return element("li", { class: "turn assistant" },
     element("div", { class: "bar" }, element("span", { class: "who" }, turn.answer.models[0].name), show),
-    element("p", {}, `${lines.slice(0, 3).join(", ")}${more}`));
+    element("p", {}, lines.length ? `${lines.slice(0, 3).join(", ")}${more}` : `No ${noun}`));
 }
 
 function forgetAnswers(first) {
@@ -134,20 +144,41 @@ function showAnswer(turn) {
       deny.add(lineOf(item), () => (byId("lists").querySelector(name) || byId("answer-heading")).focus({ preventScroll: true }));
     },
   });
-  wishes.show(turn.answer.models[0].wishes);
-  const num = Math.min(...turn.answer.models.map((model) => model.recommendations.length));
-  const both = turn.answer.models.length > 1 ? ` ${text}` : "";
-  say(num < turn.length ? `Only ${num} ${noun} are left with your filters and wishes.${both}` : text);
+  const isLast = turn === turns.at(-1);
+  wishes.show(turn.answer.models, isLast ? null : turns.indexOf(turn) + 1);
+  const [shortest] = [...turn.answer.models].sort((one, other) => one.recommendations.length - other.recommendations.length);
+  const num = shortest.recommendations.length, both = turn.answer.models.length > 1 ? ` ${text}` : "";
+  const isShort = num < turn.length;
+  say(isShort ? `${num ? `Only ${num}` : "None"} of ${total} ${noun} ${num > 1 ? "fit" : "fits"}.${both}` : text);
+  showDrops(isShort && isLast ? shortest.drops : []);
   byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
   byId("saved").hidden = byId("reply").hidden = false;
   showTurns();
-  if (turn === turns.at(-1)) byId("turns").scrollTop = byId("turns").scrollHeight;
+  if (isLast) byId("turns").scrollTop = byId("turns").scrollHeight;
+}
+
+// Buttons that drop a wish or a filter, where too few items are left.
+function showDrops(drops) {
+  const acts = {
+    wish: ({ text }) => [`“${text}”`, () => { turns.at(-1).choices[text] = false; }],
+    deny: () => ["“Never these”", () => deny.set([])],
+    allow: () => ["“Only these”", () => allow.set([])],
+  };
+  byId("drops").replaceChildren(...drops.map((drop) => {
+    const [name, act] = acts[drop.kind](drop);
+    return button(`Drop ${name} to see ${drop.items}`, () => {
+      act();
+      byId("answer-heading").focus({ preventScroll: true });
+      filtersChanged();
+    });
+  }));
 }
 
 function clearAnswer() {
   shown = null;
   byId("lists").replaceChildren();
   wishes.show([]);
+  showDrops([]);
   for (const name of ["switch", "note", "saved", "reply"]) byId(name).hidden = true;
 }
 
@@ -170,27 +201,32 @@ function listLength() {
   return isValid ? length : null;
 }
 
-async function ask(showNext = () => {}) {
-  const turn = turns.at(-1), length = listLength();
+// Asks for the list of the last message, or of one of an opened link; returns whether there is an answer.
+async function ask(showNext = () => {}, opened = null) {
+  const turn = opened || turns.at(-1), length = listLength();
   if (length === null) {
     byId("filters").open = true;
-    return;
+    return false;
   }
   if (asked) asked.abort();
   asked = null;
+  if (!opened) leaveLink();
   showError("");
   byId("lists").setAttribute("aria-busy", "false");
   if (!turn) {
     clearAnswer();
     say("");
-    return;
+    return false;
   }
   const own = asked = new AbortController();
   byId("lists").setAttribute("aria-busy", "true");
   say(`Finding ${noun}…`);
   let problem = "";
   try {
-    const question = { messages: messages(), n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true, wishes: wishes.choices };
+    const question = {
+      messages: messages(turn), choices: turns.map(({ choices }) => choices),
+      n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true,
+    };
     const response = await fetch("api/recommend", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -198,25 +234,65 @@ async function ask(showNext = () => {}) {
       signal: own.signal,
     });
     const reply = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
-    if (own !== asked) return;
+    if (own !== asked) return false;
     if (response.ok) Object.assign(turn, { answer: reply, length });
     else problem = `There is no answer: ${reply.error}`;
   } catch (error) {
     problem = NO_SERVER;
   }
-  if (own !== asked) return;
+  if (own !== asked) return false;
   asked = null;
   byId("lists").setAttribute("aria-busy", "false");
   if (!problem) {
     showAnswer(turn);
     showNext();
-    return;
+    return true;
   }
   turn.answer = null;
   showTurns();
   clearAnswer();
   say("");
   showError(problem);
+  return false;
+}
+
+async function share() {
+  const link = linkTo({ turns: turns.map(({ content, choices }) => ({ content, choices })), n: byId("n").value, deny: deny.titles, allow: allow.titles });
+  try {
+    await navigator.clipboard.writeText(link);
+    toast("Link copied. It contains your messages: whoever has it can read them.");
+  } catch (error) { // browsers allow it only over HTTPS and on this machine
+    history.replaceState(null, "", link);
+    toast("Copy the address of this page. It contains your messages: whoever has it can read them.");
+  }
+}
+
+// The address has the conversation of a link until it changes.
+function leaveLink() {
+  byId("opened").hidden = true;
+  history.replaceState(null, "", location.pathname);
+}
+
+// Opens the conversation of a link; each of its messages is asked anew.
+async function openShared() {
+  if (location.hash.length < 2) return;
+  let opened;
+  try {
+    opened = conversationIn(location.hash);
+  } catch (error) {
+    say("This link is damaged. Ask for a new one.");
+    return;
+  }
+  turns.splice(0, turns.length, ...opened.turns);
+  byId("n").value = opened.n;
+  deny.set(opened.deny);
+  allow.set(opened.allow);
+  editing = null;
+  clearAnswer();
+  showTurns();
+  showNumFilters();
+  byId("opened").hidden = false;
+  for (const turn of opened.turns) if (!await ask(undefined, turn)) return;
 }
 
 // The message stays in its field while the number of items is invalid.
@@ -224,9 +300,10 @@ function send(content) {
   if (listLength() === null) {
     byId("filters").open = true;
     byId("n").focus();
+    toast("Your message was not sent: correct “How many” first.");
     return false;
   }
-  turns.push({ content, answer: null });
+  turns.push({ content, choices: {}, answer: null });
   showTurns();
   if (narrow.matches) byId("filters").open = false;
   goToAnswer();
@@ -255,13 +332,14 @@ byId("reset").addEventListener("click", () => {
   byId("words").value = "";
   byId("n").value = LENGTH;
   toast("");
-  wishes.clear();
-  deny.clear();
-  allow.clear();
+  deny.set([]);
+  allow.set([]);
   filtersChanged();
   showTurns();
   byId("words").focus();
 });
+byId("share").addEventListener("click", share);
+addEventListener("hashchange", openShared);
 byId("reply").addEventListener("click", () => byId("words").focus());
 byId("n").addEventListener("change", () => ask());
 byId("filters").open = !narrow.matches;
@@ -272,14 +350,17 @@ const SAVED = {
 };
 fetch("api/models")
   .then((response) => response.json())
-  .then(({ models, examples, saved }) => {
+  .then(({ models, examples, reads, saved }) => {
     noun = models[0].noun;
+    total = models[0].items;
     if (saved !== "nothing") feedback = new Feedback(toast);
     byId("saved").textContent = SAVED[saved] || "";
-    byId("models").textContent = `${models[0].items.toLocaleString("en")} ${noun} · ${models.map((model) => model.name).join(" and ")}`;
+    byId("models").textContent = `${total.toLocaleString("en")} ${noun} · ${models.map((model) => model.name).join(" and ")}`;
     byId("n").max = Math.max(...models.map((model) => model.items));
     byId("words").placeholder = `What ${noun} would you like? Name some that you loved.`;
     byId("examples").querySelector("ul").replaceChildren(...examples.map((text) => element("li", {}, button(text, () => send(text)))));
+    byId("reads").textContent = reads;
     showTurns();
+    return openShared();
   })
   .catch(() => say(NO_SERVER));

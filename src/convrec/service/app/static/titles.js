@@ -46,9 +46,9 @@ export class TitleField {
     this.onChange(showNext);
   }
 
-  clear() {
+  set(titles) {
     this.input.value = "";
-    this.titles = [];
+    this.titles = titles;
     this.refuse();
     this.close();
     this.show();

@@ -1,38 +1,62 @@
-// The wishes that were read from the conversation, as buttons that switch each on and off.
+// The wishes that were read from a conversation: buttons switch them on and off, and a doubtful one is asked back.
 
-import { button, byId, element } from "./elements.js";
+import { byId, element } from "./elements.js";
 
-const IS_ON = { kept: true, preferred: true };
-const TOLD = { named: "Like", dropped: "Dropped, because too few are left", unweighted: "Understood, but without weight in this model", unknown: "Not understood" };
-const NOTES = { preferred: "preferred" };
+const ROWS = [ // what introduces the wishes of some states
+  { intro: "I understood:", states: ["kept", "preferred", "named", "removed"] },
+  { intro: "Did you mean:", states: ["unsure"], kind: "asked", mark: "?", hint: "It is not applied unless you choose it." },
+  { intro: "Not applied, because nothing would be left:", states: ["dropped"], kind: "asked" },
+  { intro: "Understood, but without weight in this model:", states: ["unweighted"], isPlain: true },
+  { intro: "Not understood:", states: ["unknown"], isPlain: true },
+];
+const ORDER = ROWS.flatMap((row) => row.states);
+const WORDS = { kept: "kept", preferred: "preferred", named: "liked", removed: "off", unsure: "not sure", dropped: "not applied", unweighted: "without weight", unknown: "not understood" };
+const ON = ["kept", "preferred"];
 
 export class Wishes {
-  constructor(onChange) {
-    this.onChange = onChange;
-    this.choices = {}; // text of a wish -> whether it is kept, whatever was read
+  constructor(choose) {
+    this.choose = choose; // called with a wish, and whether it is on
   }
 
-  show(wishes) {
-    const told = (state) => wishes.filter((wish) => wish.state === state).map((wish) => wish.text).join(" · ");
-    const chips = wishes.filter((wish) => !TOLD[wish.state]).map((wish) => {
-      const isOn = Boolean(IS_ON[wish.state]);
-      const note = NOTES[wish.state] ? ` (${NOTES[wish.state]})` : "";
-      const made = button(`${wish.text}${note} ${isOn ? "✕" : "+"}`, () => {
-        if (wish.text in this.choices) delete this.choices[wish.text]; // as it was read
-        else this.choices[wish.text] = !isOn;
-        this.onChange();
-      }, `${isOn ? "Do not keep" : "Keep"}: ${wish.text}`);
-      made.setAttribute("aria-pressed", String(isOn));
-      return element("li", {}, made);
-    });
+  // Shows the wishes of an answer. Only those of the last message can be switched.
+  show(models, message = null) {
+    const focused = document.activeElement?.dataset.wish;
+    const wishes = merged(models);
+    byId("wishes").replaceChildren(...ROWS.flatMap(({ intro, states, kind, mark, hint, isPlain }) => {
+      const own = wishes.filter((wish) => states.includes(wish.state));
+      if (!own.length) return [];
+      const words = message ? intro.replace(":", ` (after message ${message}):`) : intro;
+      if (isPlain) return [element("p", { class: "hint" }, `${words} ${own.map((wish) => wish.text + wish.note).join(" · ")}`)];
+      return [element("div", { class: `row ${kind || ""}` }, element("span", {}, words),
+        element("ul", { class: "chips", "aria-label": words.slice(0, -1) }, ...own.map((wish) => element("li", {}, this.chip(wish, !message, mark || "")))),
+        ...(hint && !message ? [element("span", { class: "hint" }, hint)] : []))];
+    }));
     byId("wishes").hidden = !wishes.length;
-    byId("wishes").replaceChildren(
-      ...(chips.length ? [element("span", {}, "I understood:"), element("ul", { class: "chips", "aria-label": "Wishes" }, ...chips)] : []),
-      ...Object.keys(TOLD).filter(told).map((state) => element("p", { class: "hint" }, `${TOLD[state]}: ${told(state)}`)));
+    if (focused && !byId("wishes").contains(document.activeElement)) {
+      const chips = [...byId("wishes").querySelectorAll("button")];
+      (chips.find((chip) => chip.dataset.wish === focused) || byId("answer-heading")).focus({ preventScroll: true });
+    }
   }
 
-  clear() {
-    this.choices = {};
-    this.show([]);
+  chip(wish, canSwitch, mark) {
+    const isOn = ON.includes(wish.state);
+    const text = `${wish.state === "named" ? "like " : ""}${wish.text}${wish.state === "preferred" ? " (preferred)" : ""}${mark}${wish.note}`;
+    if (!canSwitch || wish.state === "named") return element("span", { class: "chip" }, text);
+    return element("button", {
+      type: "button", "data-wish": wish.text, "data-state": wish.state, "aria-pressed": String(isOn),
+      title: isOn ? "Switch off" : "Switch on", onclick: () => this.choose(wish, isOn),
+    }, element("span", { class: "text" }, text), element("span", { "aria-hidden": "true" }, isOn ? " ✕" : " +"));
   }
+}
+
+// Each wish once, in the state that says most; its note has the models in which it is another one.
+function merged(models) {
+  const texts = new Set(models.flatMap((model) => model.wishes.map((wish) => wish.text)));
+  return [...texts].map((text) => {
+    const found = models.map((model) => model.wishes.find((wish) => wish.text === text));
+    const [wish] = found.filter(Boolean).sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state));
+    const others = models.filter((model, index) => found[index]?.state !== wish.state)
+      .map((model) => `${model.name}: ${WORDS[found[models.indexOf(model)]?.state] || "not read"}`);
+    return { ...wish, note: others.length ? ` (${others.join("; ")})` : "" };
+  });
 }
