@@ -71,8 +71,7 @@ def promote(
             _print_table(("gate", "figure", "limit", "outcome", "detail"), gate_rows(decision))
             if skipped := skipped_gates(decision):
                 print(plain(skipped))
-        line = headline(decision)
-        print(plain(f"{line[0].upper()}{line[1:]}"))
+        print(plain(headline(decision)))
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED

@@ -219,7 +219,7 @@ def end_pipeline_run(
 
     It records the versions at its end, the status of its `decision` about a promotion, and the Markdown `summary`,
     which MLflow shows as the run's description. A finished run of the `whole` graph also gets the test metrics and the
-    run's report.
+    run's report with the decision.
     """
     run, files = _open.pop(run_id), read_versions(paths.root)
     try:
@@ -231,7 +231,7 @@ def end_pipeline_run(
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
             run.log_artifact(paths.results("evaluate"))
-            run.log_artifact(paths.report)
+            run.log_artifact(paths.decided_report)
     except BaseException:
         status = "FAILED"
         raise
