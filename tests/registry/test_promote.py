@@ -285,6 +285,7 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
     assert status == 3 and "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
     status, out, _ = cli("registry", "list")
     assert status == 0 and all(word in out for word in ("champion", "refused", "not decided"))
+    assert out.startswith("Versions of convrec-movies\n")
     undone = cli("rollback")
     assert undone.status == 2 and "first champion" in undone.err
 

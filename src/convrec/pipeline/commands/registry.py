@@ -97,19 +97,19 @@ def rollback(*, reason: str = "", by: By = None, as_json: AsJson = False) -> Non
 def list_all(*, as_json: AsJson = False) -> None:
     """Print one line per version, newest first."""
     from convrec.registry.promote import COLUMNS, list_versions
+    from convrec.registry.tracking import shown_uri
+    from convrec.registry.versions import model_name, other_models
 
     rows = list_versions()
+    name, others = model_name(), other_models(model_name())
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
     elif rows:
-        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+        print(f"Versions of {name}; {others}" if others else f"Versions of {name}")
+        _print_table(COLUMNS, [tuple(row[column] for column in COLUMNS) for row in rows])
     else:
-        from convrec.registry.tracking import shown_uri
-        from convrec.registry.versions import model_name, other_models
-
-        where = f"No version of {model_name()} is registered yet at {shown_uri()}"
-        remedies = ["`python -m flows.train`, or `convrec registry register`", other_models(model_name())]
-        print(f"{where}: {'; '.join(filter(None, remedies))}")
+        remedies = ["`python -m flows.train`, or `convrec registry register`", others]
+        print(f"No version of {name} is registered yet at {shown_uri()}: {'; '.join(filter(None, remedies))}")
 
 
 @registry.command
