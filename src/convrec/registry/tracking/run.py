@@ -240,13 +240,13 @@ def end_pipeline_run(
 
 
 def runs_page(widest: int) -> str:
-    """Return the page of all runs in MLflow, with columns for Rank-GRPO's NDCG at the widest cutoff and the decision.
+    """Return the page of all runs in MLflow, with columns for model, NDCG at the widest cutoff, and decision.
 
     The columns are saved as the experiment's view `results`, which MLflow's menu *Views* has, too. Raises as `connect`
     does.
     """
     experiment = connect()
-    columns = [f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
+    columns = ["tags.`model`", f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
     view = {"name": VIEW, "createdAt": 0, "state": json.dumps({"selectedColumns": columns})}
     client = mlflow.MlflowClient(tracking_uri())
     with suppress(MlflowException):  # the page opens without it, too
