@@ -65,16 +65,6 @@ def test_what_is_left_out_counts_as_if_it_had_never_been(catalog, without_own, e
             np.testing.assert_allclose(found[name][place], _dense(expected[name])[0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_evidence_for_one_answer_is_not_logged(catalog, caplog):
-    caplog.set_level("INFO")
-    rows = _rows()
-    evidence = _evidence(rows, catalog)
-    evidence.terms(rows[:1], without_own=False, earlier=False)
-    assert "prompts" not in caplog.text
-    evidence.terms(rows, without_own=False, earlier=False)
-    assert "neighbours: 40 of 40 prompts" in caplog.text and "item_knn: 40 prompts" in caplog.text
-
-
 def test_evidence_is_of_the_likes_of_others(catalog):
     heat, alien = FILMS[0], FILMS[4]
     rows = [

@@ -209,8 +209,7 @@ class Evidence:
                     named = Named.of(rows[part], self.catalog)
                     scores = model.scores(named, without=theirs[part] if without_own else None)
                     parts.append(log_shares(scores, self.kept))
-                if len(prompts) > 1:  # not for each answer of a service
-                    logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
+                logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
             counts = likes.matrix.sum(axis=0) + (0 if self.live is None else self.live.more)
             popular.append(np.log1p(counts))
             theirs.data = np.log(counts[theirs.indices] / (counts[theirs.indices] + 1)).astype(np.float32)

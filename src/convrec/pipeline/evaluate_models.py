@@ -103,7 +103,7 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         for metric in first["metrics"]
     ]
     how = "" if first["constrained"] else ", free lists"
-    TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120, wrap=True)
+    TextTable(["", *(result["model"] for result in results)], rows, _title(first, how)).print(120)
 
 
 def _title(result: Figures, how: str = "") -> str:

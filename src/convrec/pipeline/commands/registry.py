@@ -1,6 +1,7 @@
 """`convrec promote`, `rollback`, `registry`, `experiment`, `tracking`: versions of the model, and runs."""
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,7 +34,7 @@ registry = add_group("registry", REGISTRY, "List or register the versions of the
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    TextTable(header, [list(map(plain, row)) for row in rows], left=len(header)).print(120, wrap=True)
+    TextTable(header, [list(map(plain, row)) for row in rows], left=len(header)).print(120)
 
 
 @app.command(group=REGISTRY)
@@ -63,6 +64,7 @@ def promote(
     from convrec.registry import promote as module
     from convrec.registry.decisions import ALREADY, gate_rows, headline, skipped_gates
 
+    logging.getLogger("convrec.classical").setLevel(logging.WARNING)  # its progress, of each answer that is timed
     decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
         print(json.dumps(decision.to_json()))
