@@ -10,6 +10,7 @@ import time
 from rich.console import Console
 
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
+_COMPLETED = "Finished in state Completed()"  # Prefect's line about a task
 _SECONDS = 60.0  # between two lines about a running stage, if the output is not a terminal
 
 
@@ -34,6 +35,7 @@ class FlowConsole(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Show a record of a task run or a flow run."""
         task, text = getattr(record, "task_run_name", ""), _CLOCK.sub("", record.getMessage())
+        text = "done" if text == _COMPLETED else text
         if record.levelno >= logging.WARNING:
             self._print(f"{task}: {text}" if task else text)
         elif getattr(record, "shown", False):

@@ -18,15 +18,17 @@ from rich.markup import escape
 
 from convrec.data.catalog import Catalog
 from convrec.data.mentions import Mentions
+from convrec.evaluation.report import with_decision
 from convrec.evaluation.table import print_summary, results_markdown, results_words
 from convrec.pipeline.preflight import require_machine
+from convrec.project.atomic import write_text
 from convrec.project.config.params import load_params
 from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
-from convrec.registry.decisions import headline
+from convrec.registry.decisions import headline, skipped_gates
 from convrec.registry.tracking import (
     connect,
     data_tags,
@@ -110,6 +112,9 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
             outcome |= {"version": decision.challenger, "decision": headline(decision)}
             outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
+            note = f"{headline(decision)}. {skipped_gates(decision)}"
+            page = with_decision(paths.report.read_text(encoding="utf-8"), decision.status.capitalize(), note)
+            write_text(paths.decided_report, page)
         words, results = (results_words(paths), results_markdown(paths)) if whole else ([], "")
         summary = summarize(seconds, [stage.name for stage in stages], decision, paths, words, results)
         ended = "FINISHED"
@@ -125,7 +130,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
     if whole and outcome["run"]:
         if address := run_address(outcome["run"]):
             create_link_artifact(address, link_text="The run in MLflow", key=f"{name}-run")
-            report = f"{address}/artifacts/{paths.report.name}"
+            report = f"{address}/artifacts/{paths.decided_report.name}"
             create_link_artifact(report, link_text="The report of the run", key=f"{name}-report")
         push_outputs()
     return outcome
@@ -175,8 +180,9 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         profile = load_params().common.profile
         check()
         shown = FlowConsole(Console(stderr=True))
-        logging.getLogger("prefect").addHandler(shown)
-        logging.getLogger("prefect").propagate = False  # Prefect's console handler is on the root logger
+        for log in map(logging.getLogger, ("prefect", "convrec")):
+            log.addHandler(shown)
+            log.propagate = False  # Prefect's console handler is on the root logger
         connect()
         check_server()
         with private_server(), tags(name, profile):
@@ -198,12 +204,12 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
 def _print(outcome: Outcome) -> None:
     lines = [] if outcome["run"] else ["\nNothing to do: every stage is up to date."]
     if outcome["version"]:
-        print_summary(Paths(), f"{outcome['decision'][0].upper()}{outcome['decision'][1:]}.")
+        print_summary(Paths(), f"{outcome['decision']}.")
         lines.append(f"Model: {model_name()} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
     if outcome["run"]:
         lines.append(f"Run: {outcome['run']}")
     if outcome["version"]:
-        lines.append(f"Report: {Paths().report}")
+        lines.append(f"Report: {Paths().decided_report}")
     lines.append(f"Tracking UI: {outcome['page'] or shown_address('') or 'make ui'}")
     lines += changes_line(changed_by_runs())
     if outcome["version"]:

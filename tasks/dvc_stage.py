@@ -86,6 +86,8 @@ def needs_run(stage: str) -> bool:
 @contextmanager
 def _opened() -> Iterator[Repo]:
     """Open the repository. Raises `InputError` for a damaged list of readers and writers."""
+    for name in ("dvc", "dvc_data"):  # errors are reported here; DVC's progress bars would break the flow's live line
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     with Repo(".", _wait_for_lock=True) as repo:
         _forget_dead_holders(repo)
         try:
@@ -114,7 +116,6 @@ def reproduce(stage: str, force: bool = False) -> int:
     It waits while another DVC process holds the folder's lock. Raises `InputError` if a file that the stage reads is
     missing, `Unavailable` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
     """
-    logging.getLogger("dvc").setLevel(logging.CRITICAL)  # errors are reported here
     try:
         with _opened() as repo, restored_on_error(Path("dvc.lock")):
             repo.reproduce(stage, single_item=True, force=force)

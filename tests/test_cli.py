@@ -79,6 +79,10 @@ def test_convrec_alone_says_where_to_begin(cli):
         (["sft"], 'convrec: Unknown command "sft". Did you mean "run"?'),
         (["run", "stf"], 'convrec run: Unknown command "stf". Did you mean "sft"?'),
         (["results", "--publishd"], "convrec results: Unknown option: --publishd. Did you mean --published?"),
+        (
+            ["recommend", "--modle", "demo", "Heat"],
+            'convrec recommend: Invalid value "--modle" for CONVERSATION. Unknown option. Did you mean --model?',
+        ),
         (["score"], 'convrec score: Command "score" parameter --predictions requires an argument.'),
         (["score", "--predictions", "x", "--protocol", "y"], 'Choose from: "evaluation", "reward".'),
         (["data"], "convrec data: a subcommand is missing;"),

@@ -73,7 +73,7 @@ def client(project, trained):
 
 
 def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
-    for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "report.html", "make ui"):
+    for words in ("popularity", "zero-shot", "SFT", "Rank-GRPO", "oracle", "champion", "runs/report.html", "make ui"):
         assert words in trained.stdout
     assert f"\n  convrec recommend '{EXAMPLES[0].text}'   " in trained.stdout, "a line to paste"
     metrics = json.loads((project / "results" / "evaluate.json").read_text())
@@ -81,7 +81,19 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
     baselines = set(BASELINES) - {"sasrec"}  # the embedded world's histories have no order
     assert set(metrics["baselines"]) == baselines < set(metrics)
     assert {f"rank_grpo_over_{name}" for name in baselines} < set(metrics["paired_ndcg_at_6"])
-    assert (project / "reports" / "report.html").stat().st_size > 10_000
+
+
+def test_the_report_of_the_run_has_the_decision_on_its_first_row(project, trained, client):
+    decided = (project / "runs" / "report.html").read_text()
+    first = (
+        '<dl class="card">\n<div id="decision"><dt>Decision</dt><dd>Promoted<small>Version 1 was promoted: there was no'
+    )
+    assert first in decided
+    run_in(project, "dvc", "status", "--quiet", "report")  # fails if an output of the graph has changed
+    experiment = client.get_experiment_by_name("convrec").experiment_id
+    run = client.search_runs([experiment], "tags.decision = 'promoted'")[0]
+    recorded = mlflow.artifacts.download_artifacts(f"runs:/{run.info.run_id}/report.html")
+    assert Path(recorded).read_text() == decided
 
 
 def test_no_secret_is_written_or_told(project, trained):

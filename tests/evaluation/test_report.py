@@ -13,6 +13,7 @@ from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, training_figures
 from convrec.evaluation.headline import findings, headline_facts
+from convrec.evaluation.report import with_decision
 from convrec.evaluation.systems import system_names
 from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5
@@ -64,6 +65,14 @@ def _build(*args, **settings):
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory):
     return _build(tmp_path_factory.mktemp("report"), report_params())
+
+
+def test_the_decision_comes_into_the_first_row_of_the_report(synthetic):
+    assert "Conversational movie recommender: test report" in synthetic.text
+    assert synthetic.text.index("Not made yet") < synthetic.text.index("Liked items")
+    decided = _Elements(with_decision(synthetic.html, "Refused", f"Version 2 was refused: {HOSTILE}"))
+    text = " ".join(decided.text.split())
+    assert f"DecisionRefusedVersion 2 was refused: {HOSTILE}" in text and "Not made yet" not in text
 
 
 def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):

@@ -30,6 +30,10 @@ def test_the_table_has_n_intervals_and_p_within_80_columns(tmp_path, capsys, mon
     assert "\n  neighbours: 0.2500, the best on validation (neighbours 100)\n" in shown
     assert "Rank-GRPO over Rank-GRPO, free: +0.189" in shown
     assert shown.index("Rank-GRPO  ") < shown.index("Rank-GRPO, free  "), "ablations are the last rows"
+    monkeypatch.setenv("COLUMNS", "45")
+    print_results(Paths(tmp_path))
+    narrow = capsys.readouterr().out
+    assert "…" not in narrow and narrow.count("0.380") == 2 * len(values), "cells wrap"
     print_summary(Paths(tmp_path), "Version 2 was promoted.")
     verdict, *_ = capsys.readouterr().out.split("\n\n")
     first = "Of what users liked, 25\u00a0% is in the first 20; the best classical method, popularity, has 25\u00a0%."

@@ -1,5 +1,6 @@
 import io
 import logging
+import re
 
 import pytest
 from rich.console import Console
@@ -42,6 +43,16 @@ def test_of_other_lines_those_are_shown_that_are_to_be_and_errors(show):
     show("sft", "10:00:00 reading")
     output = show("sft", "10:00:01 Finished in state Failed('no file')", logging.ERROR)
     assert output.splitlines()[1:] == ["sft: Finished in state Failed('no file')"]
+
+
+def test_the_live_line_says_that_a_task_is_done():
+    written = io.StringIO()
+    shown = FlowConsole(Console(file=written, width=80, force_terminal=True))
+    record = logging.LogRecord("prefect.task_runs", logging.INFO, "", 0, "Finished in state Completed()", None, None)
+    record.task_run_name = "sft"
+    shown.emit(record)
+    shown.close()
+    assert re.search(r"sft +0s  done", written.getvalue())
 
 
 def test_a_long_stage_shows_a_line_each_minute(show, clock):

@@ -228,7 +228,7 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     assert value["comparison"]["gains"]["ndcg"] == {"mean": 0.02, "low": 0.01, "high": 0.03, "n": 90, "p": 0.001}
     assert list(value["gates"][0]) == ["name", "figure", "limit", "passed", "detail", "note"]
     text = decision_markdown(decision)
-    assert text.startswith("## Promotion: version 4 was refused: format 0.5000 (at least 0.95)")
+    assert text.startswith("## Version 4 was refused: format 0.5000 (at least 0.95)")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
     assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import shutil
 import tempfile
 from pathlib import Path
@@ -283,8 +284,10 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
     assert again.status == 0 and "Version 1 is the champion already" in again.out
     status, out, _ = cli("promote", "--dry-run")
     assert status == 3 and "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
+    assert not logging.getLogger("convrec.classical.evidence").isEnabledFor(logging.INFO), "of each timed answer"
     status, out, _ = cli("registry", "list")
     assert status == 0 and all(word in out for word in ("champion", "refused", "not decided"))
+    assert out.startswith("Versions of convrec-movies\n")
     undone = cli("rollback")
     assert undone.status == 2 and "first champion" in undone.err
 

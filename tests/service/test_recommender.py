@@ -215,6 +215,9 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     wishes, *table = cli("recommend", "I loved Heat", *options).out.splitlines()
     assert wishes == "like: Heat" and len(table) == 4 and table[0].split() == ["rank", "item", "reasons"]
     assert any("  Like Heat (1975): " in line for line in table) and all(len(line) <= 100 for line in table)
+    monkeypatch.setenv("COLUMNS", "30")
+    title, reason = cli("recommend", "I loved Heat", *options).out.splitlines()[2:4]
+    assert title.startswith("   1  ") and reason.startswith("      ") and len(reason) <= 30, "below the item"
     assert not logging.getLogger("convrec.classical.evidence").isEnabledFor(logging.INFO), "of one question"
     monkeypatch.setattr(sys, "stdin", StringIO("User: I loved Heat\n"))
     rows = json.loads(cli("recommend", "-", *options, "--json").out)

@@ -1,9 +1,12 @@
 """One stage by `dvc repro`: which stages a flow runs, how they fail, and other processes of DVC."""
 
 import errno
+import io
 import json
 import os
 
+import dvc.progress
+import dvc_data.callbacks
 import psutil
 import pytest
 from dvc.repo import Repo
@@ -86,6 +89,14 @@ def test_a_stage_whose_files_another_dvc_process_writes_is_retried_later(folder)
         reproduce("make")
     assert f"(PID {os.getpid()}): dvc repro make" in str(error.value)
     assert reproduce("make") == 0 and (folder / "out").read_text() == "made\n"
+
+
+def test_dvc_draws_no_progress_bars_into_the_live_line_of_a_terminal(folder):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    assert needs_run("make")
+    for bar in (dvc.progress.Tqdm, dvc_data.callbacks.Tqdm):
+        assert bar(total=1, file=terminal).disable
 
 
 def test_a_holder_of_an_earlier_container_is_forgotten(folder):

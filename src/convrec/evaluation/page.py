@@ -75,7 +75,7 @@ def figure(
     height: int = 300,
     x_axis: Mapping[str, Any] = MappingProxyType({}),
     layout: Mapping[str, Any] = MappingProxyType({}),
-    left: int = 72,
+    left: int = 84,
     **y_axis: Any,
 ) -> Markup:
     """Return a plot as HTML; the page's script draws it.
@@ -93,7 +93,7 @@ def figure(
         "plot_bgcolor": clear,
         "margin": {"l": left, "r": 8, "t": 28, "b": 8},
         "xaxis": {**axis, "title": {"text": x_title}, **x_axis},
-        "yaxis": {**axis, "title": {"text": y_title}, **y_axis},
+        "yaxis": {**axis, "title": {"text": y_title, "standoff": 12}, **y_axis},
         "legend": {"orientation": "h", "traceorder": "normal", "x": 0, "y": 1.02, "yanchor": "bottom"},
         "dragmode": False,
         "autosize": True,

@@ -1,10 +1,12 @@
 """The report: one self-contained HTML file. Texts of users and models are escaped."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
+from markupsafe import Markup
 
 from convrec.evaluation.figures import (
     DEMONSTRATION_STEPS,
@@ -44,6 +46,12 @@ class DataFile(NamedTuple):
     prompts: int | None
     dates: tuple[str, str] | None
     md5: str
+
+
+def with_decision(page: str, value: str, note: str) -> str:
+    """Return the report with the decision on the model, which is made after it, on the first row."""
+    cell = Markup('<div id="decision"><dt>Decision</dt><dd>{}<small>{}</small></dd></div>').format(value, note)
+    return re.sub(r'<div id="decision">.*?</div>', lambda _: cell, page, count=1, flags=re.DOTALL)
 
 
 def render_report(

@@ -82,7 +82,8 @@ def results_words(paths: Paths) -> list[str]:
 def print_summary(paths: Paths, decision: str) -> None:
     """Print the verdict and the decision on the model, the other findings, then a row for each system as served."""
     verdict, *others = results_words(paths)
-    Console(highlight=False).print("", f"{verdict} {decision}", *others, sep="\n", markup=False, soft_wrap=True)
+    console, lines = Console(highlight=False), ["", f"{verdict} {decision}", *others]
+    console.print(*lines, sep="\n", markup=False, soft_wrap=not console.is_terminal)  # a terminal's lines end at words
     _table(read_evaluation(paths), ablations=False).print()
 
 

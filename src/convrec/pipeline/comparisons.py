@@ -250,7 +250,7 @@ def _print_comparison(result: dict[str, Any]) -> None:
             cells += [f"{ratio:.3f}" if ratio else "", _gain_text(entry.get(f"over_{baseline}"))]
         rows.append(cells)
     header = ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)")
-    TextTable(header, rows, title).print(width=120)
+    TextTable(header, rows, title).print(120)
 
 
 def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
@@ -319,4 +319,4 @@ def _print_ablation(result: dict[str, Any]) -> None:
             row += [f"{entry['lists']['mean']:.4f}", with_interval(entry["sft"])]
             row.append(_gain_text(entry.get(f"sft_over_{BASELINE}")))
     title = f"{metric_label(result['metric'])}, free lists: {sizes}, {result['seeds']} seeds"
-    TextTable(header, rows, title).print(width=160)
+    TextTable(header, rows, title).print(160)

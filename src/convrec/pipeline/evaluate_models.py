@@ -102,7 +102,7 @@ def print_evaluations(results: Sequence[Figures]) -> None:
         [metric_label(metric), *(with_interval(result["metrics"][metric]) for result in results)]
         for metric in first["metrics"]
     ]
-    TextTable(["", *(result["model"] for result in results)], rows, _title(first)).print(120, wrap=True)
+    TextTable(["", *(result["model"] for result in results)], rows, _title(first)).print(120)
 
 
 def _title(result: Figures) -> str:

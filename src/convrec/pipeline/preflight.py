@@ -196,4 +196,4 @@ def _print_table(trials: "list[Trial]") -> None:
             hours = trial.whole_seconds / 3600
             cells += [f"{trial.seconds_per_step:.2f}", f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"]
         rows.append(cells)
-    TextTable(header, rows).print(120, wrap=True)
+    TextTable(header, rows).print(120)

@@ -37,6 +37,7 @@ class Paths:
         self.predictions = root / "predictions"
         self.report = root / "reports" / "report.html"
         # No outputs of the graph:
+        self.decided_report = root / "runs" / "report.html"  # the report of the last run, with its decision
         self.monitoring_report = root / "runs" / "monitoring.html"
         self.monitoring_figures = root / "runs" / "monitoring.json"
         self.comparison = root / "comparison"  # of `convrec compare`

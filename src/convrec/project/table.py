@@ -1,13 +1,13 @@
 """Tables of texts, for the terminal and as Markdown."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convrec.project.text import markdown
+from convrec.project.text import columns, markdown
 
 
 class TextTable(NamedTuple):
@@ -18,17 +18,14 @@ class TextTable(NamedTuple):
     title: str = ""
     left: int = 1
 
-    def print(self, width: int | None = None, wrap: bool = False) -> None:
-        """Print the table; cells wrap only in the first columns, or with `wrap` in all."""
+    def print(self, otherwise: int = 80) -> None:
+        """Print the table in the width of the terminal, or `otherwise`; cells wrap where it does not fit."""
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place, name in enumerate(self.header):
-            overflow: Literal["fold", "ellipsis"] = "fold" if wrap else "ellipsis"
-            table.add_column(
-                name, justify="left" if place < self.left else "right", no_wrap=not wrap, overflow=overflow
-            )
+            table.add_column(name, justify="left" if place < self.left else "right", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
-        Console(highlight=False, markup=False, width=width).print(table)
+        Console(highlight=False, markup=False, width=columns(otherwise)).print(table)
 
     def markdown(self) -> str:
         """Return the title in bold, if there is one, and the table."""

@@ -1,9 +1,10 @@
 """Text checks for files and terminals, and lists of titles cut to the terminal's width."""
 
 import re
+import shutil
 from collections.abc import Sequence
 
-WIDTH = 100
+WIDTH = 100  # of the output where it is no terminal
 # Control characters, lone surrogates, and marks that change the direction of the following text.
 _STEERING = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
@@ -27,10 +28,16 @@ def markdown(text: str) -> str:
     return plain(text).replace("<", "&lt;").replace("|", "\\|")
 
 
-def cut(text: str, width: int = WIDTH) -> str:
-    """Return the text in at most `width` columns; what does not fit is an ellipsis."""
+def columns(otherwise: int = WIDTH) -> int:
+    """Return the width of the terminal, or `otherwise` if the output is no terminal."""
+    return shutil.get_terminal_size((otherwise, 0)).columns
+
+
+def cut(text: str, width: int | None = None) -> str:
+    """Return the text in at most `width` columns, by default the terminal's; what does not fit is an ellipsis."""
     from rich.cells import cell_len, set_cell_size  # noqa: PLC0415  (a registered model needs `plain` without rich)
 
+    width = width or columns()
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 

@@ -143,13 +143,13 @@ def skipped_gates(decision: Decision) -> str:
 def headline(decision: Decision) -> str:
     """Return the decision in one line."""
     if decision.status == ALREADY:
-        return f"version {decision.challenger} is the champion already"
-    return f"version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
+        return f"Version {decision.challenger} is the champion already"
+    return f"Version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
 
 
 def decision_markdown(decision: Decision) -> str:
     """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
-    lines = [f"## Promotion: {markdown(headline(decision))}", ""]
+    lines = [f"## {markdown(headline(decision))}", ""]
     if decision.gates:
         lines.append(TextTable(GATE_COLUMNS, gate_rows(decision), left=len(GATE_COLUMNS)).markdown())
         if skipped := skipped_gates(decision):

@@ -54,8 +54,8 @@ def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
         return version
     if not (folder / "config.json").is_file():
         raise InputError(
-            f"--model {name}: not a model's folder; give `champion`, `challenger`, models:/NAME@ALIAS, or a folder "
-            "with config.json"
+            f"--model {name}: not a model's folder; give `champion`, `challenger`, `demo`, models:/NAME@ALIAS, "
+            "or a folder with config.json"
         )
     params, catalog = load_params(), Paths().catalog
     check_model(folder, f"--model {name}", params.base_model.trust_remote_code)

@@ -20,12 +20,13 @@ from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model
 from convrec.generation.trie import Guide
 from convrec.project.device import pick_device
-from convrec.project.text import cut, plain
+from convrec.project.text import columns, cut, plain
 from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 64  # conversations per batch
+_REASON = 30  # columns that a reason needs beside its item
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ class RecommendedList(list[Recommendation]):
         if any(item.reasons for item in self):
             width = max(map(len, lines))
             reasons = ["reasons", *(plain("; ".join(item.reasons or ())) for item in self)]
-            lines = [cut(f"{line:<{width}}  {reason}".rstrip()) for line, reason in zip(lines, reasons, strict=True)]
+            if columns() < width + _REASON:
+                reasons[0], width, lines = "", 0, [f"{line}\n    " for line in lines]  # each below its item
+            rows = [f"{line:<{width}}  {reason}".rstrip() for line, reason in zip(lines, reasons, strict=True)]
+            lines = [cut(line) for row in rows for line in row.splitlines()]
         return "\n".join([*filter(None, [plain(summary(self.wishes))]), *lines])
 
     __repr__ = __str__

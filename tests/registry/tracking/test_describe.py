@@ -60,6 +60,7 @@ def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
 def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
     params, paths = load_params(ROOT / "params.yaml"), Paths(tmp_path)
     assert params.tags() | tracking.data_tags(paths) == {
+        "model": "convrec-movies",
         "profile": params.common.profile,
         "algorithm": f"rank_grpo:{params.rank_grpo.returns}",
         "base_model": params.base_model.name,

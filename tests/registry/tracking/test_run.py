@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 
+from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from tests.registry.tracking.server import free_port
@@ -37,7 +38,8 @@ def test_the_list_of_runs_has_columns_for_the_test_result_and_the_decision(proje
     page = tracking.runs_page(20)
     key = page.rpartition("=")[2]
     view = json.loads(client.get_experiment_by_name("convrec").tags[f"mlflow.sharedViewState.{key}"])
-    metric, tag = json.loads(view["state"])["selectedColumns"]
+    model, metric, tag = json.loads(view["state"])["selectedColumns"]
+    assert model.removeprefix("tags.").strip("`") in load_params(ROOT / "params.yaml").tags()
     recorded = tracking.metric_values(json.loads((ROOT / "metrics/evaluate.json").read_text()), "test/")
     assert metric.removeprefix("metrics.").strip("`") in recorded and view["name"] == key
     run = tracking.start_pipeline_run("train tiny", {})

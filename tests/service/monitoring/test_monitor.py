@@ -99,13 +99,16 @@ def test_what_is_missing_is_told(project, cli, tmp_path, monkeypatch):
     assert "train.parquet: no data yet; run `dvc repro data` first" in cli("monitor").err
 
 
-def test_failures_of_the_service_are_alarms(project, cli, tmp_path):
-    """Of 300 answers, 30 are empty, one has an item that is not in the catalog, one has an item twice, all are slow."""
+def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
+    """Of 300 answers, 30 are empty, one has an item that is not in the catalog, one has an item twice, all are slow.
+
+    Twenty more are of another project's model, and do not count.
+    """
     with sqlite3.connect("feedback/feedback.db") as database:
         ids = [row[0] for row in database.execute("SELECT DISTINCT item_id FROM shown ORDER BY item_id LIMIT 9")]
     now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
-    for number in range(300):
-        items = list(ids)
+    for number in range(320):
+        items = [f"game-{item}" for item in ids] if number >= 300 else list(ids)
         if number < 30:
             items = []
         elif number == 30:
@@ -119,8 +122,9 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path):
     store = FeedbackStore(url)
     store.write(answers, [])
     store.close()
-    found = json.loads(cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json").out)
-    checks = {check["name"]: check for check in found["checks"]}
+    ended = cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json")
+    assert "20 answers do not count: they are of another catalog" in caplog.text
+    checks = {check["name"]: check for check in json.loads(ended.out)["checks"]}
     assert checks["empty_answers"]["figure"] == 0.1 and checks["empty_answers"]["detail"] == "30 answers"
     assert checks["not_in_catalog"]["detail"] == "2 answers" and checks["not_in_catalog"]["n"] == 270
     alarms = {name for name, check in checks.items() if check["status"] == "alarm"}

@@ -1,6 +1,7 @@
 """`convrec promote`, `rollback`, `registry`, `experiment`, `tracking`: versions of the model, and runs."""
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -33,7 +34,7 @@ registry = add_group("registry", REGISTRY, "List or register the versions of the
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    TextTable(header, [list(map(plain, row)) for row in rows], left=len(header)).print(120, wrap=True)
+    TextTable(header, [list(map(plain, row)) for row in rows], left=len(header)).print(120)
 
 
 @app.command(group=REGISTRY)
@@ -63,6 +64,7 @@ def promote(
     from convrec.registry import promote as module
     from convrec.registry.decisions import ALREADY, GATE_COLUMNS, gate_rows, headline, skipped_gates
 
+    logging.getLogger("convrec.classical").setLevel(logging.WARNING)  # its progress, of each answer that is timed
     decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
         print(json.dumps(decision.to_json()))
@@ -71,8 +73,7 @@ def promote(
             _print_table(GATE_COLUMNS, gate_rows(decision))
             if skipped := skipped_gates(decision):
                 print(plain(skipped))
-        line = headline(decision)
-        print(plain(f"{line[0].upper()}{line[1:]}"))
+        print(plain(headline(decision)))
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
@@ -98,19 +99,19 @@ def rollback(*, reason: str = "", by: By = None, as_json: AsJson = False) -> Non
 def list_all(*, as_json: AsJson = False) -> None:
     """Print one line per version, newest first."""
     from convrec.registry.promote import COLUMNS, list_versions
+    from convrec.registry.tracking import shown_uri
+    from convrec.registry.versions import model_name, other_models
 
     rows = list_versions()
+    name, others = model_name(), other_models(model_name())
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
     elif rows:
-        _print_table(COLUMNS, [tuple(row[name] for name in COLUMNS) for row in rows])
+        print(f"Versions of {name}; {others}" if others else f"Versions of {name}")
+        _print_table(COLUMNS, [tuple(row[column] for column in COLUMNS) for row in rows])
     else:
-        from convrec.registry.tracking import shown_uri
-        from convrec.registry.versions import model_name, other_models
-
-        where = f"No version of {model_name()} is registered yet at {shown_uri()}"
-        remedies = ["`python -m flows.train`, or `convrec registry register`", other_models(model_name())]
-        print(f"{where}: {'; '.join(filter(None, remedies))}")
+        remedies = ["`python -m flows.train`, or `convrec registry register`", others]
+        print(f"No version of {name} is registered yet at {shown_uri()}: {'; '.join(filter(None, remedies))}")
 
 
 @registry.command

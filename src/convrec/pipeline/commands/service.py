@@ -2,10 +2,12 @@
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 # The event loop waits so long for the decoding thread whenever it reads or writes a socket; Python's default of 5 ms
 # adds up to seconds with hundreds of connections.
 _SWITCH_SECONDS = 0.0005
+
+
+def _no_option(_type: object, text: str) -> None:
+    """Refuse a mistyped option: a message may start with a hyphen, and - is stdin."""
+    if re.match(r"--\w", text):
+        near = get_close_matches(text.partition("=")[0], ("--model", "--deny", "--allow", "--json"), n=1)
+        raise ValueError(f"Unknown option.{f' Did you mean {near[0]}?' if near else ''}")
 
 
 _NOT_UTF8 = InputError("stdin: not UTF-8; convert the input to UTF-8")
@@ -57,7 +66,7 @@ _ASKING = Asking()
 
 @commands.command(group=ASK)
 def recommend(
-    conversation: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    conversation: Annotated[str, Parameter(allow_leading_hyphen=True, validator=_no_option)],
     /,
     *,
     asking: Asking = _ASKING,

@@ -116,8 +116,9 @@ class Params(Section):
         return self.registry.model or f"convrec-{items}"
 
     def tags(self) -> dict[str, str]:
-        """Return the tags for comparing runs: profile, algorithm, base model, seed."""
+        """Return the tags for comparing runs: registered model, profile, algorithm, base model, seed."""
         return {
+            "model": self.registered_model,
             "profile": self.common.profile,
             "algorithm": self.rank_grpo.name,
             "base_model": self.base_model.name,

@@ -232,7 +232,7 @@ def end_pipeline_run(
 
     It records the versions at its end, the status of its `decision` about a promotion, and the Markdown `summary`,
     which MLflow shows as the run's description. A finished run of the `whole` graph also gets the test metrics and the
-    run's report.
+    run's report with the decision.
     """
     run, files = _open.pop(run_id), read_versions(paths.root)
     try:
@@ -244,7 +244,7 @@ def end_pipeline_run(
             for name in ("catalog", "train", "validation", "test"):
                 run.log_dataset(paths.catalog if name == "catalog" else paths.split(name), name)
             run.log_artifact(paths.results("evaluate"))
-            run.log_artifact(paths.report)
+            run.log_artifact(paths.decided_report)
     except BaseException:
         status = "FAILED"
         raise
@@ -253,13 +253,13 @@ def end_pipeline_run(
 
 
 def runs_page(widest: int) -> str:
-    """Return the page of all runs in MLflow, with columns for Rank-GRPO's NDCG at the widest cutoff and the decision.
+    """Return the page of all runs in MLflow, with columns for model, NDCG at the widest cutoff, and decision.
 
     The columns are saved as the experiment's view `results`, which MLflow's menu *Views* has, too. Raises as `connect`
     does.
     """
     experiment = connect()
-    columns = [f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
+    columns = ["tags.`model`", f"metrics.`test/ndcg_at_{widest}/rank_grpo`", f"tags.`{DECISION_TAG}`"]
     view = {"name": VIEW, "createdAt": 0, "state": json.dumps({"selectedColumns": columns})}
     client = mlflow.MlflowClient(tracking_uri())
     with suppress(MlflowException):  # the page opens without it, too

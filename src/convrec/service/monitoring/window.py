@@ -1,6 +1,7 @@
 """What the service did in a time, and what the model was trained on, in the form that the checks compare."""
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from convrec.data.mentions import Mentions
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.service.feedback import FeedbackStore
 from convrec.service.monitoring.settings import Monitoring
+
+logger = logging.getLogger(__name__)
 
 CHALLENGER = "challenger"  # the arm and the list that are not watched: its experiment watches it
 OUTSIDE = -1  # the index of an item that is not in the catalog
@@ -36,7 +39,10 @@ class Feedback(NamedTuple):
 def read_feedback(
     store: FeedbackStore, catalog: Catalog, since: datetime, until: datetime, with_messages: bool = True
 ) -> Feedback:
-    """Return the feedback from `since` to before `until`. An answer without a user is a person of its own."""
+    """Return the feedback from `since` to before `until`. An answer without a user is a person of its own.
+
+    Answers without a single item of the catalog are those of another project's model, and do not count.
+    """
     parts = [_read_period(store, catalog, *period, with_messages) for period in store.periods(since, until)]
     answers, accepted, ranks = (pl.concat(frames) for frames in zip(*parts, strict=True))
     return Feedback(answers, accepted, ranks.group_by("rank").agg(pl.col("shown", "accepted").sum()).sort("rank"))
@@ -53,6 +59,10 @@ def _read_period(
     indices = [catalog.index_of_id(item) for item in shown["item_id"]]
     items = pl.Series("item", [OUTSIDE if index is None else index for index in indices], dtype=pl.Int64)
     shown = shown.with_columns(items)
+    others = shown.group_by("answer_id").agg((pl.col("item") == OUTSIDE).all()).filter("item")
+    if len(others):
+        logger.warning("%s answers do not count: they are of another catalog", f"{len(others):,}")
+        answers, shown = (frame.join(others, on="answer_id", how="anti") for frame in (answers, shown))
     wrong = (pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())
     listed = (
         pl.len().cast(pl.Int64).alias("num_items"),
