@@ -1,4 +1,7 @@
-"""The flow that checks the recorded feedback of the last days; `convrec monitor` does the same at once."""
+"""The flows that watch the service: the recorded feedback of the last days, and the online experiment.
+
+They run as deployments; `convrec monitor` and `convrec experiment status --stop-if-worse` do the same at once.
+"""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +13,7 @@ from convrec.project.errors import InputError
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.settings import load_monitoring
 from flows.pipeline import bring_up_to_date, refuse_early, run_name
+from tasks.champion import watch_experiment
 from tasks.monitoring import check_feedback
 
 
@@ -33,3 +37,12 @@ def _end(until: str | None) -> datetime:
     except ValueError:
         raise InputError(f"until = {until!r:.40}: give a day such as 2022-04-04, or 2022-04-04T12:00") from None
     return end if end.tzinfo else end.replace(tzinfo=UTC)
+
+
+@flow(name="experiment", flow_run_name=run_name("experiment"))
+def experiment(feedback: str | None = None) -> str:
+    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse.
+
+    `feedback` is the URL of the feedback database (default: CONVREC_FEEDBACK_URL).
+    """
+    return watch_experiment(feedback)

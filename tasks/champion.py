@@ -1,15 +1,21 @@
-"""Tasks about the champion: register a version, and promote it by promotion.yaml."""
+"""Tasks about the champion: register a version, promote it by promotion.yaml, and watch the online experiment."""
 
+from pathlib import Path
+
+import mlflow
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.logging import get_run_logger
 
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
+from convrec.project.table import TextTable
 from convrec.registry import promote, versions
 from convrec.registry.decisions import Decision, decision_markdown, headline
-from convrec.registry.tracking import shown_address
-from tasks.command import RETRIES
+from convrec.registry.experiment import read_experiment, watch
+from convrec.registry.tracking import connect, shown_address
+from convrec.service.feedback import open_store
+from tasks.command import RETRIES, SHOWN
 from tasks.server import gpu_slot
 
 
@@ -30,3 +36,25 @@ def decide_promotion(version: str) -> Decision:
         create_link_artifact(address, link_text=f"Version {version} in MLflow", key="version")
     get_run_logger().info("%s", headline(decision))
     return decision
+
+
+@task(task_run_name="read the experiment", **RETRIES)
+def watch_experiment(feedback: str | None) -> str:
+    """Return the result of the running experiment in one line, and end it if the challenger is worse.
+
+    `feedback` is the URL of the feedback database; by default that of CONVREC_FEEDBACK_URL, or the project's. Raises
+    `Unavailable` if a server is down.
+    """
+    connect()
+    client = mlflow.MlflowClient()
+    experiment = read_experiment(client)
+    if experiment is None or not experiment.is_running:
+        return "no experiment is running"
+    result = watch(client, open_store(Path(), feedback), experiment, stop_if_worse=True, by="flow experiment")
+    ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
+    message = f"{result.headline}.{ended}"
+    columns, *rows = result.rows()
+    table = f"{message}\n\n{TextTable(columns, rows).markdown()}"
+    create_markdown_artifact(table, key="experiment", description="The online experiment")
+    get_run_logger().info(message, extra=SHOWN)
+    return message

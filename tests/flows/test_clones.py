@@ -70,7 +70,7 @@ def test_clones_share_dvc_s_cache(origin, tmp_path):
 
 def test_each_deployment_has_its_own_clone():
     names = {step["env"]["NAME"] for found in DEPLOYMENTS.values() for step in found["pull"][0].values()}
-    assert len(names) == len(DEPLOYMENTS) == 3
+    assert len(names) == len(DEPLOYMENTS) == 4
 
 
 @pytest.mark.parametrize("name", ["CONVREC_REPOSITORY", "CONVREC_WORKSPACES"])

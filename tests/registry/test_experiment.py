@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import mlflow
 import pytest
+from prefect.logging import disable_run_logger
 
 from convrec.data.catalog import Catalog, Item
 from convrec.project.errors import InputError
@@ -25,6 +26,7 @@ from convrec.registry.policy import describe_experiment
 from convrec.registry.versions import model_name
 from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
+from tasks.champion import watch_experiment
 from tests.registry.experimenting import START, answer_users
 from tests.registry.registered import add_version, promote_in_turn
 
@@ -247,3 +249,16 @@ def test_without_the_database_the_experiment_goes_on_until_it_is_stopped(champio
     stopped = cli("experiment", "stop", "--feedback", url)
     assert stopped.status == 0 and "Ended without a result" in stopped.err
     assert not read_experiment(champion).is_running
+
+
+def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, monkeypatch):
+    shown: list[str] = []
+    monkeypatch.setattr("tasks.champion.create_markdown_artifact", lambda text, **_: shown.append(text))
+    monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{tmp_path}/feedback/feedback.db")
+    with disable_run_logger():
+        assert watch_experiment.fn(None) == "no experiment is running" and not shown
+        experiment = start_experiment(champion, "2", 0.5, "ops")
+        answer_users(store, experiment, (0.4, 0.1), 300)
+        assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn(None)
+    assert not read_experiment(champion).is_running
+    assert "| champion | 1 |" in shown[0] and "| challenger | 2 |" in shown[0]
