@@ -162,7 +162,7 @@ async def _drops(model: ServedModel, question: PageQuestion, answered: Answered)
     ]
     changes += [("deny", "", {"deny": []})] if question.deny else []
     changes += [("allow", "", {"allow": None})] if question.allow is not None else []
-    found = []
+    found: list[dict[str, Any]] = []
     for kind, text, change in changes:
         changed = question.model_copy(update=change)
         try:

@@ -303,6 +303,7 @@ function send(content) {
     toast("Your message was not sent: correct “How many” first.");
     return false;
   }
+  toast("");
   turns.push({ content, choices: {}, answer: null });
   showTurns();
   if (narrow.matches) byId("filters").open = false;
