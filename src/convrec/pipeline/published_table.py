@@ -22,7 +22,7 @@ from convrec.project.paths import Paths
 from convrec.project.table import TextTable
 from convrec.registry.tracking import flatten
 
-_WIDE = 140  # characters of a table of many metrics
+_WIDE = 140  # columns of the table where the output is no terminal
 _SHORT = {"recall": "R", "ndcg": "N", "hit_rate": "HR"}
 _ALGORITHMS = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
 
@@ -46,9 +46,7 @@ def print_published(params: Params, paths: Paths) -> None:
     notes = _changes(params) if published.own_protocol else [published.note]  # the other profiles are this project's
     without_intervals = [[cell.partition(" ±")[0].partition(" (too few")[0] for cell in row] for row in rows]
     title = f"{published.data}, beside {params.common.profile}"
-    TextTable([heading.replace(", ", "\n") for heading in headings], without_intervals, title).print(
-        _WIDE if len(names) > 2 else None
-    )
+    TextTable([heading.replace(", ", "\n") for heading in headings], without_intervals, title).print(_WIDE)
     console = Console(highlight=False)
     for line in notes:
         console.print(line, soft_wrap=True, markup=False)
