@@ -18,7 +18,8 @@ from scipy.optimize import minimize
 from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
-from convrec.data.wishes import open_items
+from convrec.data.row_wishes import wishes_of
+from convrec.data.wishes import apply
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +69,14 @@ def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalo
 
 
 def closed_items(prompts: Sequence[Row], catalog: Catalog, length: int) -> "list[array[int]]":
-    """Return the catalog indices of what a list of `length` items may not hold: see `open_items`."""
-    closed = (np.flatnonzero(~open_items(row, catalog, length)).astype(np.int32) for row in prompts)
-    return [array("i", own.tobytes()) for own in closed]  # 4 bytes each
+    """Return the catalog indices of what a list of `length` items may not hold: seen ones, and those against wishes."""
+    found = []
+    for row in prompts:
+        is_open = np.ones(len(catalog), dtype=bool)
+        is_open[list(catalog.indices_of_titles(row["seen_titles"]))] = False
+        left, _ = apply(wishes_of(row, catalog), is_open, length)
+        found.append(array("i", np.flatnonzero(~left).astype(np.int32).tobytes()))  # 4 bytes each
+    return found
 
 
 def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
-from convrec.data.wishes import wish_reader
+from convrec.data.row_wishes import wishes_of
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
@@ -73,9 +73,9 @@ def concentration(lists: Iterable[Sequence[int]]) -> float:
 
 def broken_wishes(lists: Mapping[str, Sequence[int]], rows: Iterable[Row], catalog: Catalog) -> float:
     """Return the share of the conversations with exclusions whose list has an excluded item; 0 without exclusions."""
-    reader, broken = wish_reader(catalog), []
+    broken = []
     for row in rows:
-        kept = [wish for wish in reader.read(row["messages"]) if wish.state == "kept" and wish.against]
+        kept = [wish for wish in wishes_of(row, catalog) if wish.state == "kept" and wish.against]
         allowed = [wish.fits for wish in kept if wish.fits is not None]
         if allowed:
             broken.append(not all(fits[item] for fits in allowed for item in lists[row["prompt_id"]]))

@@ -1,0 +1,25 @@
+"""The wishes of rows, whose conversations a stage asks for again and again: each is read once."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row
+from convrec.data.wishes import Wish, wish_reader
+
+_CELLS = 2**28  # of the wishes that are kept, a byte each: about four a conversation, each as long as the catalog
+
+
+def wishes_of(row: Row, catalog: Catalog) -> list[Wish]:
+    """Return the wishes of a row: its `wishes`, or else those that its conversation tells (see `WishReader.read`)."""
+    if "wishes" in row:
+        return row["wishes"]
+    return list(_reader(catalog)(tuple((message["role"], message["content"]) for message in row["messages"])))
+
+
+@lru_cache(maxsize=2)
+def _reader(catalog: Catalog) -> Callable[[tuple[tuple[str, str], ...]], list[Wish]]:
+    read = wish_reader(catalog).read
+    return lru_cache(maxsize=_CELLS // (4 * len(catalog)))(
+        lambda said: read([{"role": role, "content": words} for role, words in said])
+    )
