@@ -1,19 +1,19 @@
 """The wishes of rows, whose conversations a stage asks for again and again: each is read once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row
 from convrec.data.wishes import Wish, wish_reader
 
 _CELLS = 2**28  # of the wishes that are kept, a byte each: about four a conversation, each as long as the catalog
 
 
-def wishes_of(row: Row, catalog: Catalog) -> list[Wish]:
+def wishes_of(row: Mapping[str, Any], catalog: Catalog) -> list[Wish]:
     """Return the wishes of a row: its `wishes`, or else those that its conversation tells (see `WishReader.read`)."""
     if "wishes" in row:
-        return row["wishes"]
+        return list(row["wishes"])
     return list(_reader(catalog)(tuple((message["role"], message["content"]) for message in row["messages"])))
 
 

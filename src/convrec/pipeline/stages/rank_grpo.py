@@ -196,7 +196,8 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     if guidance is not None:
-        trainer.data_collator = partial(_guided, rows=rows, guidance=guidance)
+        collate: Any = partial(_guided, rows=rows, guidance=guidance)
+        trainer.data_collator = collate
     measure = make_measure(
         trainer,
         prompts,
