@@ -9,7 +9,7 @@ from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import distinct_prompts, read_rows
 from convrec.evaluation import baselines
 from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose
 from convrec.evaluation.scoring import score_lists
@@ -184,7 +184,7 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     found = _answers(name, catalog, test, train, validation, size=3)
     options = Options(3, 3, TfidfEmbedder, 3, EVIDENCE, ordered=True)
-    fitted = Baselines(train, validation, catalog, options, Named.of(test, catalog))
+    fitted = Baselines(train, validation, distinct_prompts(validation), catalog, options, Named.of(test, catalog))
     scorer = getattr(fitted, name)()
 
     def alone(settings):

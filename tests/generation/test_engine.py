@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import GenerationConfig
 
+from convrec.generation import jump_forward
 from convrec.generation.engine import TransformersEngine, token_ids
 from convrec.generation.lists import EngineOptions
 from convrec.generation.pretrained import load_tokenizer
@@ -46,6 +47,15 @@ def test_the_model_s_own_settings_of_generation_stay_out(model, tmp_path, settin
     GenerationConfig(**setting).save_pretrained(tmp_path / "model")
     plain, with_settings = _engine(model, 1.0), _engine(tmp_path / "model", 1.0)
     assert with_settings.generate(prompts_of(4)) == plain.generate(prompts_of(4))
+
+
+def test_free_lists_are_those_of_transformers_own_cache(model, monkeypatch):
+    found = []
+    for can_jump in (jump_forward.can_jump, lambda _: False):
+        monkeypatch.setattr(jump_forward, "can_jump", can_jump)
+        monkeypatch.setattr(jump_forward, "_ROOM", 3)  # so that it is made anew in a list
+        found.append(_engine(model, 1.5).generate(prompts_of(9)))
+    assert found[0] == found[1]
 
 
 def test_every_prompt_of_a_constrained_engine_needs_a_request(model):

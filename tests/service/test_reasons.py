@@ -4,7 +4,7 @@ import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
-from convrec.data.wishes import WishReader
+from convrec.data.wish_reader import WishReader
 from convrec.service.reasons import Reasons, example_requests, short_values, what_is_read
 
 HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})

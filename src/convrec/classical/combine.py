@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
-from convrec.data.wish_reader import wish_reader
+from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import apply
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def closed_items(prompts: Sequence[Row], catalog: Catalog, length: int) -> "list
     for row in prompts:
         is_open = np.ones(len(catalog), dtype=bool)
         is_open[list(catalog.indices_of_titles(row["seen_titles"]))] = False
-        left, _ = apply(wish_reader(catalog).read(row["messages"]), is_open, length)
+        left, _ = apply(wishes_of(row, catalog), is_open, length)
         found.append(array("i", np.flatnonzero(~left).astype(np.int32).tobytes()))  # 4 bytes each
     return found
 

@@ -23,7 +23,7 @@ from convrec.classical.neighbours import Accepted, Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
-from convrec.data.wish_reader import wish_reader
+from convrec.data.row_wishes import wishes_of
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -209,7 +209,8 @@ class Evidence:
                     named = Named.of(rows[part], self.catalog)
                     scores = model.scores(named, without=theirs[part] if without_own else None)
                     parts.append(log_shares(scores, self.kept))
-                logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
+                if len(rows) > BLOCK:
+                    logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
             counts = likes.matrix.sum(axis=0) + (0 if self.live is None else self.live.more)
             popular.append(np.log1p(counts))
             theirs.data = np.log(counts[theirs.indices] / (counts[theirs.indices] + 1)).astype(np.float32)
@@ -228,10 +229,10 @@ class Evidence:
         return {kind: found[kind] for kind in kinds}
 
     def _preferred(self, prompts: Sequence[Row]) -> Scores:
-        reader, size = wish_reader(self.catalog), len(self.catalog)
+        size = len(self.catalog)
         columns, cells = dict[str, tuple[int, sparse.csr_array]](), set[tuple[int, int]]()  # by the text of a wish
         for place, row in enumerate(prompts):
-            for wish in row["wishes"] if "wishes" in row else reader.read(row["messages"]):
+            for wish in wishes_of(row, self.catalog):
                 if wish.state == "preferred" and wish.fits is not None:
                     if wish.text not in columns:
                         columns[wish.text] = len(columns), sparse.csr_array(wish.fits[None].astype(np.float32))

@@ -206,7 +206,7 @@ class Neighbours:
             places[part], cosines[part] = (np.take_along_axis(a, order, axis=1) for a in (best, values))
             if voices is not None:
                 places[part] = np.take_along_axis(columns, places[part], axis=1)
-            if start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts):
+            if len(prompts) > _BLOCK and (start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts)):
                 logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
         return Nearest(places, cosines, self.liked)
 

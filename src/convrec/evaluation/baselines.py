@@ -106,12 +106,13 @@ class Answers(NamedTuple):
 class Baselines:
     """The baselines of one training split: a method for each name in `systems.BASELINES`.
 
-    A method returns the fitted baseline, or in words what it needs if the data lack it. `named` holds what the prompts
-    to answer name.
+    A method returns the fitted baseline, or in words what it needs if the data lack it. Hyper-parameters are chosen on
+    `asked`, prompts of `validation`; `named` holds what they and the prompts to answer name.
     """
 
     rows: Sequence[Row]
     validation: Sequence[Row]
+    asked: Sequence[Row]
     catalog: Catalog
     options: Options
     named: Named
@@ -193,8 +194,8 @@ class Baselines:
     def sasrec(self) -> Scorer | str:
         if not self.options.ordered or not self.named.liked.nnz:
             return "histories in order of time"
-        asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
-        held_out = [history(row, self.catalog) for row in asked], count_positives(self.validation, asked, self.catalog)
+        positives = count_positives(self.validation, self.asked, self.catalog)
+        held_out = [history(row, self.catalog) for row in self.asked], positives
         fitted = cache(partial(SasRec, histories(self.rows, self.catalog), *held_out, seed=self.options.seed))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
@@ -207,13 +208,13 @@ class Baselines:
         """Return the weighted evidence that guides the models' lists, without a model."""
         sizes = self.options.evidence
         evidence = Evidence(self.catalog, self.voters, self.likes, sizes["neighbours"], sizes["kept"])
-        asked = distinct_prompts(self.validation)[:_VALIDATION_PROMPTS]
+        asked = self.asked
         terms = evidence.terms(asked, without_own=False, earlier=False)
         positives, size = count_positives(self.validation, asked, self.catalog), self.options.size
         fitted = fit_weights(terms, {}, positives, closed_items(asked, self.catalog, size), np.arange(len(asked)), size)
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
-            found = evidence.terms(prompts, without_own=False, earlier=False)
+            found = terms if prompts is asked else evidence.terms(prompts, without_own=False, earlier=False)
             return lambda part, **weights: (
                 WeightedSum([found[kind] for kind in weights], list(weights.values())).block(part).numpy()
             )
@@ -292,7 +293,7 @@ def baseline_lists(
     asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
-    baselines = Baselines(train, validation, catalog, options, Named.of([*asked, *prompts], catalog))
+    baselines = Baselines(train, validation, asked, catalog, options, Named.of([*asked, *prompts], catalog))
     closed = [closed_items(own, catalog, options.size) for own in (asked, prompts)]
     targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
     num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"

@@ -13,7 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.parsing import parse_list
-from convrec.data.wish_reader import wish_reader
+from convrec.data.row_wishes import wishes_of
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
@@ -76,9 +76,9 @@ def broken_wishes(lists: Mapping[str, Sequence[int]], rows: Iterable[Row], catal
 
     An empty list does not count; NaN if all are empty.
     """
-    reader, broken, num_empty = wish_reader(catalog), [], 0
+    broken, num_empty = [], 0
     for row in rows:
-        kept = [wish for wish in reader.read(row["messages"]) if wish.state == "kept" and wish.against]
+        kept = [wish for wish in wishes_of(row, catalog) if wish.state == "kept" and wish.against]
         allowed = [wish.fits for wish in kept if wish.fits is not None]
         if allowed and not (items := lists[row["prompt_id"]]):
             num_empty += 1

@@ -64,7 +64,8 @@ class ConstraintState:
         self._signs = np.empty(0, np.int64)  # 1 where the leaf is opened, -1 where closed
         self._sums = np.zeros(1, np.int64)  # of the signs before a key
         self._weighted = np.empty(0, np.int64)  # row * leaves + leaf of the open items that have a weight, ascending
-        self._weights = np.empty(0)
+        self._weights = np.empty(0)  # of these items; 0 for those that the row has written since
+        self._logs = np.empty(0, np.float32)
         # 0 for the first tokens of a root, else -inf: to add is far quicker than to choose by booleans. The last row is
         # that of lists which stand below a root, and of those to which nothing is open at first.
         self._layers, self._bias = _root_biases(trie, vocab_size)
@@ -96,7 +97,7 @@ class ConstraintState:
 
     def _put_weights(self, rows: np.ndarray, requests: Sequence[ListRequest]) -> None:
         """Replace the weights of these rows by those of the requests' open items."""
-        kept = ~np.isin(self._weighted // self._num_leaves, rows)
+        kept = ~np.isin(self._weighted // self._num_leaves, rows) & (self._weights > 0)
         given = [self._trie.weighted(request) for request in requests]
         owners = np.repeat(rows, [len(items) for items, _ in given])
         items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in given)])
@@ -107,8 +108,8 @@ class ConstraintState:
         is_open = end - first + self._is_open[owners].repeat(leaves.shape[1]) > 0
         keys = np.concatenate([self._weighted[kept], keys[is_open]])
         order = np.argsort(keys, kind="stable")
-        weights = np.concatenate([self._weights[kept], values.repeat(leaves.shape[1])[is_open]])
-        self._weighted, self._weights = keys[order], weights[order]
+        weights = np.concatenate([self._weights[kept], values.repeat(leaves.shape[1])[is_open]])[order]
+        self._weighted, self._weights, self._logs = keys[order], weights, np.log(weights).astype(np.float32)
 
     def mask_(self, scores: torch.Tensor, rows: Rows | None = None, *, of_beams: bool = False) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
@@ -118,24 +119,24 @@ class ConstraintState:
         """
         layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
-        below = np.flatnonzero(layers == self._below)
-        parts = *opened, *closed, *guided, below
+        at_root = np.flatnonzero(layers < self._below)
+        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], at_root, layers[at_root]
         index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
-        opened_at, opened_tokens, closed_at, closed_tokens, at, tokens, shut = index.split([len(own) for own in parts])
+        opened_at, opened_tokens, closed_at, closed_tokens, at, roots, of_root = index.split([len(p) for p in parts])
         kept = scores[opened_at, opened_tokens]
-        if self._below == 1:  # the usual case: the bias need not be gathered
-            if len(below) < len(layers):
-                scores.add_(self._bias[0])
-            if len(below):
-                scores.index_fill_(0, shut, -torch.inf)
+        bias_of_root = self._bias[0] if self._below == 1 else self._bias[of_root]  # one layer need not be gathered
+        if len(roots) == len(scores):
+            scores.add_(bias_of_root)
         else:
-            scores.add_(self._bias[torch.from_numpy(layers).to(scores.device)])
+            of_roots = scores[roots] + bias_of_root
+            scores.fill_(-torch.inf)
+            scores[roots] = of_roots
         scores[opened_at, opened_tokens] = kept
         if len(closed[0]):
             scores[closed_at, closed_tokens] = -torch.inf
         if len(bias):
             added = torch.from_numpy(bias).to(scores.device, scores.dtype)
-            scores.view(-1).index_add_(0, at * scores.shape[1] + tokens, added)
+            scores.view(-1).index_add_(0, at, added)
         if of_beams and len(self._weighted):
             scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
@@ -147,7 +148,7 @@ class ConstraintState:
         spans = self._trie.node_spans(nodes) + (rows * self._num_leaves)[:, None]
         which, places = ranges(*np.searchsorted(self._weighted, spans.T))
         mass = np.bincount(which, self._weights[places], minlength=len(rows))
-        number = np.bincount(which, minlength=len(rows))
+        number = np.bincount(which, self._weights[places] > 0, minlength=len(rows))
         sums = self._sums[np.searchsorted(self._keys, spans)]
         num_open = (sums + spans * self._is_open[rows][:, None]) @ np.array([-1, 1])
         return mean_log(mass, number, np.where(nodes == DONE, 1, np.maximum(num_open, 1)))
@@ -175,13 +176,16 @@ class ConstraintState:
         offsets = rows * self._num_leaves
         which, places = ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
         edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
-        first, mass, number = sums_of_runs(which, edges, self._weights[places])
-        at, edges = which[first], edges[first]
-        num_open = np.ones(len(edges), np.int64)  # where there is one leaf, it is a weighted one
-        several = np.flatnonzero(self._trie.num_below[edges] > 1)
-        num_open[several] = self._num_open(rows[at[several]], edges[several])
-        bias = mean_log(mass, number, num_open)
-        return (at, self._trie.keys[edges] & TOKEN), bias
+        bias = self._logs[places]
+        is_several = self._trie.num_below[edges] > 1  # where there is one leaf, it is a weighted one, or closed
+        if is_several.any():
+            open_ones = np.flatnonzero(is_several & (self._weights[places] > 0))
+            first, mass, number = sums_of_runs(which[open_ones], edges[open_ones], self._weights[places[open_ones]])
+            at, to = which[open_ones[first]], edges[open_ones[first]]
+            several = at, to, mean_log(mass, number, self._num_open(rows[at], to))
+            parts = zip((which, edges, bias), several, strict=True)
+            which, edges, bias = (np.concatenate([own[~is_several], more]) for own, more in parts)
+        return (which, self._trie.keys[edges] & TOKEN), bias
 
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
@@ -264,8 +268,7 @@ class ConstraintState:
         if len(self._weighted):
             keys = (rows[:, None] * self._num_leaves + self._trie.leaves[items]).ravel()
             places = np.minimum(np.searchsorted(self._weighted, keys), len(self._weighted) - 1)
-            gone = places[self._weighted[places] == keys]
-            self._weighted, self._weights = np.delete(self._weighted, gone), np.delete(self._weights, gone)
+            self._weights[places[self._weighted[places] == keys]] = 0
 
 
 def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.Tensor]:

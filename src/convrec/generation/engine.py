@@ -141,7 +141,7 @@ class TransformersEngine(Engine):
         """Return one completion's tokens a prompt, all in one batch; behind its end token there may be others."""
         from transformers import GenerationConfig  # noqa: PLC0415  (10 s to import)
 
-        from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists  # noqa: PLC0415
+        from convrec.generation.jump_forward import can_jump, pad_prompts, roomy_cache, write_lists  # noqa: PLC0415
         from convrec.generation.processors import CatalogConstraint, only_settings  # noqa: PLC0415
 
         model, was_training = self._model, self._model.training
@@ -163,6 +163,7 @@ class TransformersEngine(Engine):
                     input_ids=ids,
                     attention_mask=mask,
                     generation_config=config,
+                    past_key_values=roomy_cache() if can_jump(model) else None,
                     logits_processor=[] if self._trie is None else [CatalogConstraint(self._trie, requests)],
                 )
         finally:

@@ -57,6 +57,11 @@ class _RoomyLayer(DynamicLayer):
         self._buffers = None
 
 
+def roomy_cache() -> Cache:
+    """Return an empty key-value cache for models with full attention, to which a step copies its own tokens only."""
+    return Cache(layer_class_to_replicate=_RoomyLayer)
+
+
 def distinct_runs(prompts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
     """Return the prompts without consecutive repetitions, and the index of each given prompt among them."""
     distinct: list[list[int]] = []
@@ -129,7 +134,7 @@ def write_lists(
     unequal, index = distinct_runs(prompts)
     ids, mask = pad_prompts(unequal, model.device)
     rows = torch.tensor(index, device=model.device)
-    cache = Cache(layer_class_to_replicate=_RoomyLayer)
+    cache = roomy_cache()
     prefill(model, ids, mask, cache)
     if _is_device(model.device) and len(cache) and can_place(model) and DeviceState.fits(trie, requests):
         state_there = DeviceState(trie, requests, model.device)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.wish_reader import wish_reader
+from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import Wish, apply
 from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
 from convrec.generation.line_tokens import keep_up
@@ -156,7 +156,7 @@ def list_request(
     None of them is seen, and all keep the wishes of the row's conversation.
     """
     request = ListRequest(length, catalog.indices_of_titles(row["seen_titles"]), log_weights=log_weights)
-    return keep_wishes(request, wish_reader(catalog).read(row["messages"]), len(catalog))[0]
+    return keep_wishes(request, wishes_of(row, catalog), len(catalog))[0]
 
 
 def keep_wishes(

@@ -91,6 +91,7 @@ def code_digest(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache
 def _syntax(text: str) -> str:
     """Return the syntax tree of a module as text, without docstrings and positions."""
     tree = ast.parse(text)

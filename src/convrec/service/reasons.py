@@ -9,7 +9,7 @@ from convrec.data.catalog import Catalog, Item, short_values
 from convrec.data.mentions import Mentions
 from convrec.data.titles import fold
 from convrec.data.unspaced import without_runs
-from convrec.data.wishes import WishReader
+from convrec.data.wish_reader import WishReader
 
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason

@@ -6,10 +6,15 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.pipeline.stages import rank_grpo
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
+from tests.generation.vocabularies import by_item
 from tests.registry.registered import make_workspace
+from tests.rows import make_row
 from tests.service.recommending import save_model
 
 
@@ -41,3 +46,24 @@ def test_few_prompts_get_few_steps(prompts, most, steps):
     assert (config.group_size, config.num_train_epochs, config.num_iterations) == (4, 2.0, 1)
     rank_grpo._limit_steps(arguments, config, prompts)
     assert arguments.max_steps == steps
+
+
+def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
+    """Without what their own people liked, and each found once a batch."""
+    rows = [
+        make_row("a", [("Heat", 1995), ("Up", 2009)], "a heist and the police", user_id="ann"),
+        make_row("b", [("Heat", 1995)], "police and a heist", user_id="bob", seen_titles=["Up"]),
+        make_row("c", [("Dune", 2021)], "a desert planet", user_id="cid", seen_titles=["Up"]),
+    ]
+    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3, "words": 0.7, "wishes": 1.0}
+    evidence = Evidence.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
+    guidance, asked = Guidance(evidence, weights, {"name": "tfidf"}), []
+    expected = [by_item(own) for own in guidance.log_weights(rows, without_own=True)]
+    spy = SimpleNamespace(log_weights=lambda own, **how: asked.append(own) or guidance.log_weights(own, **how))
+    examples = [{"row": place, "seen_titles": []} for place in (2, 2, 0)]
+    found = rank_grpo._guided(examples, rows, spy)
+    assert asked == [[rows[2], rows[0]]] and any(expected)
+    for example, guided in zip(examples, found, strict=True):
+        assert guided["seen_titles"] == [] and "log_weights" not in example
+        own = dict(zip(guided["guided_items"], guided["log_weights"], strict=True))
+        assert own == expected[example["row"]]

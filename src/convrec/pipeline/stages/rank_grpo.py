@@ -1,7 +1,8 @@
 """Stage `rank_grpo`: the SFT model is aligned with what users liked."""
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import PrinterCallback
 
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_prompts, read_rows
+from convrec.data.conversations import Row, read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
 from convrec.generation.line_tokens import keep_up
@@ -52,7 +53,8 @@ from convrec.training.stopping import stoppable
 logger = logging.getLogger(__name__)
 
 
-def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Guidance | None) -> Dataset:
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Dataset, list[Row]]:
+    """Return the examples of the training rows, and these rows, of which `row` is an example's place."""
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
     if since is not None and not any(row["date"] for row in rows):
@@ -65,13 +67,27 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder, guidance: Gui
         )
     shown = ("groundtruth", "seen_titles")
     examples = [
-        {"prompt": prompts(row["messages"]), "conversation": row["messages"], **{key: row[key] for key in shown}}
-        for row in kept
+        {
+            "prompt": prompts(row["messages"]),
+            "conversation": row["messages"],
+            "row": place,
+            **{key: row[key] for key in shown},
+        }
+        for place, row in enumerate(kept)
     ]
-    if guidance is not None:  # a person's own rows would tell what is to be learnt
-        for example, weights in zip(examples, guidance.log_weights(kept, without_own=True), strict=True):
-            example |= {"guided_items": weights.items, "log_weights": weights.logs}
-    return Dataset.from_list(examples)
+    return Dataset.from_list(examples), kept
+
+
+def _guided(examples: list[Row], rows: Sequence[Row], guidance: Guidance) -> list[Row]:
+    """Return a batch of examples with the weights of their items. A row's weights are found when it is trained on."""
+    places = list(dict.fromkeys(example["row"] for example in examples))
+    # a person's own rows would tell what is to be learnt
+    found = guidance.log_weights([rows[place] for place in places], without_own=True)
+    weights = {
+        place: {"guided_items": own.items.tolist(), "log_weights": own.logs.tolist()}
+        for place, own in zip(places, found, strict=True)
+    }
+    return [example | weights[example["row"]] for example in examples]
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
@@ -157,7 +173,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     trust_embedder = params.demonstrations.embedder.trust_remote_code
     guidance = Guidance.load(paths.guidance, catalog, trust_remote_code=trust_embedder)
     guidance = guidance if config.constrained and config.guided else None
-    dataset = _dataset(params, paths, prompts, guidance)
+    dataset, rows = _dataset(params, paths, prompts)
     _limit_steps(arguments, config, len(dataset))
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
@@ -179,6 +195,9 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
             peft_config=adapters,
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
+    if guidance is not None:
+        collate: Any = partial(_guided, rows=rows, guidance=guidance)
+        trainer.data_collator = collate
     measure = make_measure(
         trainer,
         prompts,

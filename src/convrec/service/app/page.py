@@ -13,7 +13,8 @@ from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
-from convrec.data.wishes import WishReader, told
+from convrec.data.wish_reader import WishReader
+from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.service.app.service import OPTIONS, Question, Roles, Service
 from convrec.service.feedback import new_answer_id
@@ -24,7 +25,7 @@ from convrec.service.translation import NothingLeft, Translator, messages_from
 STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
 _MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
-_MAX_DROPS, _MAX_TRIED = 3, 5  # wishes and filters that are named where a list is short; wishes that are tried
+_MAX_DROPS = 3  # wishes and filters that are named where a list is short
 _MAX_READ = 10_000  # last characters of a conversation that are read for wishes
 
 
@@ -156,22 +157,22 @@ def _chosen(question: PageQuestion, reader: WishReader) -> dict[str, bool]:
 
 async def _drops(model: ServedModel, question: PageQuestion, answered: Answered) -> list[dict[str, Any]]:
     """Return the wishes and filters without one of which the list is longer, and its length then; the longest first."""
-    kept = [wish.text for wish in reversed(answered.wishes) if wish.state == "kept"][:_MAX_TRIED]
-    changes: list[tuple[str, str, Any]] = [
-        ("wish", text, {"wishes": {**question.wishes, text: False}}) for text in kept
+    found: list[dict[str, Any]] = [
+        {"kind": "wish", "text": wish.text, "items": min(question.n, wish.left)}
+        for wish in reversed(answered.wishes)
+        if wish.state == "kept" and wish.left is not None
     ]
-    changes += [("deny", "", {"deny": []})] if question.deny else []
-    changes += [("allow", "", {"allow": None})] if question.allow is not None else []
-    found: list[dict[str, Any]] = []
-    for kind, text, change in changes:
+    changes: list[tuple[str, dict[str, Any]]] = [("deny", {"deny": []})] if question.deny else []
+    changes += [("allow", {"allow": None})] if question.allow is not None else []
+    for kind, change in changes:
         changed = question.model_copy(update=change)
         try:
             asked = await model.prepare(changed.said, **changed.model_dump(include=OPTIONS - {"reasons"}))
         except NothingLeft:
             continue
-        if asked.request.length > len(answered.items):
-            found.append({"kind": kind, "text": text, "items": asked.request.length})
-    return sorted(found, key=lambda one: -one["items"])[:_MAX_DROPS]
+        found.append({"kind": kind, "text": "", "items": asked.request.length})
+    longer = [drop for drop in found if drop["items"] > len(answered.items)]
+    return sorted(longer, key=lambda drop: -drop["items"])[:_MAX_DROPS]
 
 
 def _explained(listed: Answered) -> list[dict[str, Any]]:

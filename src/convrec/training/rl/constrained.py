@@ -8,7 +8,7 @@ import torch
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.data.wish_reader import wish_reader
+from convrec.data.row_wishes import wishes_of
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.lists import keep_wishes
 from convrec.generation.processors import CatalogConstraint
@@ -48,11 +48,10 @@ class RolloutConstraint:
             requests[key] = ListRequest(self.num_ranks, banned, log_weights=weights)
             if (conversation := row.get("conversation")) and conversation not in said.setdefault(key, []):
                 said[key].append(conversation)
-        read, size = wish_reader(self.catalog).read, len(self.catalog)
-        self._requests = {
-            key: keep_wishes(request, [wish for own in said.get(key, ()) for wish in read(own)], size)[0]
-            for key, request in requests.items()
-        }
+        for key, conversations in said.items():
+            wishes = [wish for own in conversations for wish in wishes_of({"messages": own}, self.catalog)]
+            requests[key] = keep_wishes(requests[key], wishes, len(self.catalog))[0]
+        self._requests = requests
         self._allowed = {}
         self.trie.check(self._requests.values())
 

@@ -1,0 +1,36 @@
+from convrec.data import row_wishes
+from convrec.data.catalog import Catalog, Item
+from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import wish_reader
+
+CATALOG = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Dune", 2021)])
+SAID = [[{"role": "user", "content": words}] for words in ("made after 2010", "made before 2000", "anything")]
+
+
+def _shown(wishes):
+    return [(wish.text, wish.state, wish.fits.tolist()) for wish in wishes]
+
+
+def test_each_conversation_is_read_once_for_a_catalog(monkeypatch):
+    reader, asked = wish_reader(CATALOG), []
+    read = reader.read
+    monkeypatch.setattr(reader, "read", lambda messages: asked.append(messages) or read(messages))
+    for _ in range(2):
+        for messages in SAID:
+            found = wishes_of({"messages": messages}, CATALOG)
+            assert _shown(found) == _shown(read(messages))
+            found.clear()  # the caller's own list
+    assert asked == SAID
+
+
+def test_the_wishes_of_a_row_come_before_those_of_its_conversation():
+    assert wishes_of({"messages": SAID[0], "wishes": []}, CATALOG) == []
+
+
+def test_only_the_last_conversations_are_kept(monkeypatch):
+    monkeypatch.setattr(row_wishes, "_CELLS", 24)
+    catalog = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Big", 1988)])
+    for messages in SAID:
+        wishes_of({"messages": messages}, catalog)
+    kept = catalog.once(row_wishes._reader).cache_info()
+    assert (kept.maxsize, kept.currsize) == (2, 2)
