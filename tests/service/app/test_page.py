@@ -29,7 +29,7 @@ def database(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def recorder(database, tmp_path_factory) -> Iterator[FeedbackRecorder]:
-    made = FeedbackRecorder(tmp_path_factory.mktemp("journal") / "journal.db", database)
+    made = FeedbackRecorder(tmp_path_factory.mktemp("journal"), database)
     yield made
     made.close()
 

@@ -96,13 +96,13 @@ def fast(monkeypatch) -> None:
 
 
 @pytest.fixture
-def journal(tmp_path) -> Path:
-    return tmp_path / "journal.db"
+def folder(tmp_path) -> Path:
+    return tmp_path / "journal"
 
 
 @pytest.fixture
-def recording(journal, url) -> Iterator[FeedbackRecorder]:
-    with closing(FeedbackRecorder(journal, url, with_conversations=True)) as opened:
+def recording(folder, url) -> Iterator[FeedbackRecorder]:
+    with closing(FeedbackRecorder(folder, url, with_conversations=True)) as opened:
         yield opened
 
 

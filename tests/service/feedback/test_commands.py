@@ -17,17 +17,22 @@ def project(tmp_path, monkeypatch, answer, event):
     mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
         store.write([mine, other], [event(mine, "up", "accepted")])
-        with closing(Journal(JOURNAL, store)) as journal:
-            journal.append(answer("dune", user_id="me", minutes=60 * 48))
+    journal = Journal.create(JOURNAL, "sqlite:///../feedback.db")
+    journal.append(answer("dune", user_id="me", minutes=60 * 48))
+    journal.close()
     return tmp_path
 
 
-def test_status_counts_and_delivers_what_waits(project, cli):
+def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
+    alive = Journal.create(JOURNAL, "sqlite:///../feedback.db")
+    alive.append(answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
         f"sqlite:///{project}/feedback/feedback.db: 3 answers (2026-05-04 12:00 to 2026-05-06 12:00 UTC)",
         "4 shown items, 1 events",
+        "1 records wait in feedback/journal for running services to deliver them",
     ]
+    assert [path.name for path in JOURNAL.iterdir()] == [alive.path.name]
 
 
 def test_export_writes_the_period(project, cli):
@@ -38,13 +43,13 @@ def test_export_writes_the_period(project, cli):
     assert (row["item_id"], row["user_id"], row["accepted"], row["messages"]) == ("up", "you", False, None)
 
 
-def test_a_deleted_user_leaves_the_database_and_the_journal(project, cli):
+def test_a_deleted_user_leaves_the_database_and_the_journals(project, cli):
     status, out, _ = cli("feedback", "delete-user", "me")
     assert status == 0 and out.startswith("2 answers deleted\n") and "docs/privacy.md" in out
     assert cli("feedback", "export", "all.parquet").out == "all.parquet: 1 shown items\n"
     assert pl.read_parquet("all.parquet")["user_id"].to_list() == ["you"]
+    assert not any(JOURNAL.iterdir())
     assert b"heat" not in (project / "feedback" / "feedback.db").read_bytes()
-    assert b"dune" not in JOURNAL.read_bytes()
     assert cli("feedback", "delete-user", "me").out.startswith("0 answers deleted\n")
 
 
@@ -80,16 +85,11 @@ def test_what_cannot_be_is_told_in_one_line(project, cli, arguments, status, mes
     assert not (project / "x.csv").exists()
 
 
-def test_what_is_for_another_database_stays_and_is_said(project, cli):
+def test_a_journal_of_another_database_stays_and_is_said(project, cli):
     status, out, err = cli("feedback", "status", "--feedback", "sqlite:///other.db")
-    assert status == 0 and "other.db: 0 answers" in out
-    told = "1 records in feedback/journal.db are for the database sqlite:///feedback/feedback.db; give it"
-    assert f"feedback is not delivered: {told}" in err
-    assert cli("feedback", "status").err == ""
-    assert cli("feedback", "status", "--feedback", "sqlite:///other.db").err == ""
-
-
-def test_a_journal_that_cannot_be_used_stops_no_command(project, cli):
-    JOURNAL.write_bytes(b"no database" * 100)
-    ended = cli("feedback", "export", "all.parquet")
-    assert ended.status == 0 and "feedback is not delivered: a database is damaged" in ended.err
+    assert status == 0 and "other.db: 0 answers" in out and len(list(JOURNAL.iterdir())) == 1
+    assert (
+        "feedback is not delivered: " in err
+        and "belongs to the database sqlite:///feedback/feedback.db; give it" in err
+    )
+    assert cli("feedback", "status").err == "" and not any(JOURNAL.iterdir())

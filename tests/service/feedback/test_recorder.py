@@ -1,20 +1,27 @@
+import errno
 import json
 import os
-import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.feedback import FeedbackStore, Shown, recorder
+from convrec.service.feedback import FeedbackStore, Shown, journal, recorder
 from convrec.service.feedback.database import checked_url, identity
-from convrec.service.feedback.journal import Journal
+from convrec.service.feedback.journal import REFUSED, Journal, deliver_left, waiting
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.service.feedback.conftest import until
 
 
-def test_answers_and_events_reach_the_database(recording, store, now_answer):
+def refused(folder: Path) -> list[str]:
+    """Return the reasons of the records that were set aside."""
+    path = folder / REFUSED
+    return [json.loads(line)["reason"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_answers_and_events_reach_the_database(recording, store, now_answer, folder):
     one = now_answer("heat", "up", user_id="u", messages=[{"role": "user", "content": "Hi"}])
     assert recording.add_answer(one)
     for _ in range(2):  # a client that sends it again
@@ -28,38 +35,61 @@ def test_answers_and_events_reach_the_database(recording, store, now_answer):
         ("up", True, True),
     ]
     recording.close()
+    assert list(folder.iterdir()) == []
     assert not recording.add_answer(now_answer("heat"))
 
 
-def test_each_record_is_delivered_once_while_others_arrive(journal, url, store, now_answer, monkeypatch):
-    """Each delivery finds that another answer was added meanwhile, until 60 of them have been; one of them fails."""
-    added = [now_answer("heat") for _ in range(61)]
+def test_the_journal_stays_small_while_records_keep_arriving(folder, url, store, now_answer, monkeypatch):
+    """Each delivery finds that another answer was added meanwhile, until 200 of them have been."""
+    monkeypatch.setattr(recorder, "_MAX_JOURNAL", 4000)
+    added = [now_answer("heat") for _ in range(201)]
     delivered, sizes, write, rest = [], [], recorder.FeedbackStore.write, iter(added)
 
     def slow(self, answers, events):
-        if len(sizes) == 30:
-            sizes.append(0)
-            raise Unavailable("away")
         write(self, answers, events)
         delivered.extend(one.answer_id for one in answers)
-        sizes.append(journal.stat().st_size)
+        sizes.append(sum(path.stat().st_size for path in folder.glob("*.journal")))
         if another := next(rest, None):
             recording.add_answer(another)
 
     monkeypatch.setattr(recorder.FeedbackStore, "write", slow)
     monkeypatch.setattr(recorder, "_LINGER", 0.001)
-    with closing(FeedbackRecorder(journal, url)) as recording:
+    with closing(FeedbackRecorder(folder, url)) as recording:
         recording.add_answer(next(rest))
         until(lambda: len(delivered) == len(added) and recording.backlog == 0)
-    assert max(sizes) < 50_000
+    assert max(sizes) < 2 * 4000
     assert delivered == [one.answer_id for one in added] and store.counts()["answers"] == len(added)
+    assert list(folder.iterdir()) == []
 
 
-def test_conversations_are_left_out_or_stored_without_secrets(journal, url, store, now_answer, monkeypatch):
+def test_a_journal_whose_replacement_fails_is_delivered_later(folder, url, store, now_answer, monkeypatch):
+    """The database goes away after the journal was replaced and before its last record was delivered."""
+    monkeypatch.setattr(recorder, "_MAX_JOURNAL", 0)
+    added, calls, write = [now_answer("heat") for _ in range(3)], [], recorder.FeedbackStore.write
+
+    def fail_once(self, answers, events):
+        calls.append(answers)
+        if len(calls) == 2:
+            raise Unavailable("away")
+        write(self, answers, events)
+        if len(calls) == 1:
+            recording.add_answer(added[1])
+
+    monkeypatch.setattr(recorder.FeedbackStore, "write", fail_once)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(added[0])
+        until(lambda: len(calls) >= 3 and recording.last_error is None)
+        recording.add_answer(added[2])
+        until(lambda: recording.backlog == 0)
+    assert sorted(store.answers()["answer_id"]) == sorted(one.answer_id for one in added)
+    assert list(folder.iterdir()) == []
+
+
+def test_conversations_are_left_out_or_stored_without_secrets(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setenv("SERVICE_TOKEN", "abcdef123456")
     said = [{"role": "user", "content": "I am a@b.de, my key is abcdef123456\ud800; 2001?"}]
     for with_conversations in (False, True):
-        with closing(FeedbackRecorder(journal, url, with_conversations)) as recording:
+        with closing(FeedbackRecorder(folder, url, with_conversations)) as recording:
             assert recording.add_answer(now_answer("heat", messages=said))
     first, second = store.answers()["messages"]
     assert first is None and json.loads(second)[0]["content"] == "I am a@b.de, my key is ***?; 2001?"
@@ -105,55 +135,66 @@ def test_the_last_event_counts_within_a_microsecond_or_after_the_clock_was_set_b
     assert store.outcomes()["accepted"].all()
 
 
-def test_a_deleted_users_answers_in_a_journal_are_not_delivered(journal, url, store, now_answer, monkeypatch):
+def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
-    with closing(FeedbackRecorder(journal, url)) as recording:
+    with closing(FeedbackRecorder(folder, url)) as recording:
         recording.add_answer(now_answer("heat", user_id="me"))
         recording.add_answer(now_answer("heat", user_id="you"))
         store.delete_user("me")
     assert store.answers()["user_id"].to_list() == ["you"]
 
 
-def test_what_the_database_rejects_holds_up_no_other(journal, url, store, now_answer, monkeypatch):
+def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folder, url, store, now_answer, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
-    good = [now_answer("heat") for _ in range(2)]
+    good = [now_answer("heat") for _ in range(3)]
     bad = now_answer(shown=(Shown("", 2**63, "heat", "3"),))  # larger than a column's integers
     earlier = {"answer_id": "a", "time": "2026-05-04T12:00:00+00:00", "user_id": None, "experiment": None, "arm": None}
     earlier |= {"is_explored": False, "latency_seconds": 0.1, "messages": None}  # of an earlier release
     earlier["shown"] = [{"list": "", "rank": 1, "item_id": "heat", "version": "3", "propensity": 1.0}]
-    with closing(FeedbackRecorder(journal, url)) as recording:
-        for one in (good[0], bad, {"answer_id": 3, "user_id": "me"}, earlier, good[1]):
-            recording._journal.append(one)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        recording.add_answer(good[0])
+        recording.add_answer(bad)
+        recording.add_answer(good[1])
+        (records,) = folder.glob("*.journal")
+        with records.open("ab") as stream:
+            stream.write(b'{"time": "now"}\n[]\n{"answer_id": 3}\n{"event":\n{}\n')
+            stream.write(json.dumps(earlier).encode() + b"\n")
+        recording.add_answer(good[2])
     assert sorted(store.answers()["answer_id"]) == sorted(["a", *(one.answer_id for one in good)])
-    with closing(sqlite3.connect(journal)) as opened:
-        (one, other) = opened.execute("SELECT record, reason FROM records").fetchall()
-    assert json.loads(one[0]) == {"answer_id": bad.answer_id} and one[1].startswith("the database rejects it")
-    assert json.loads(other[0]) == {"answer_id": 3} and "ValidationError" in other[1]
+    assert len(refused(folder)) == 6 and any("the database rejects it" in reason for reason in refused(folder))
 
 
-@pytest.mark.parametrize("kind", ["file", "damaged", "url"])
-def test_a_bad_journal_or_url_is_refused_before_anything_is_recorded(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["file", "url"])
+def test_a_bad_folder_or_url_is_refused_before_anything_is_recorded(tmp_path, kind):
     taken = tmp_path / "taken"
-    taken.write_text("no database" * 100)
-    journal = {"file": taken / "j", "damaged": taken}.get(kind, tmp_path / "j")
-    url = "mysql://x/y" if kind == "url" else f"sqlite:///{tmp_path}/x.db"
-    with pytest.raises(InputError, match="taken: File exists|database is damaged|not supported"):
-        FeedbackRecorder(journal, url)
+    taken.touch()
+    folder, url = (taken, f"sqlite:///{tmp_path}/x.db") if kind == "file" else (tmp_path / "j", "mysql://x/y")
+    with pytest.raises(InputError, match="taken: File exists|not supported"):
+        FeedbackRecorder(folder, url)
 
 
-def test_a_record_is_delivered_to_its_own_database(journal, url, store, now_answer, tmp_path, caplog):
-    other, mine, theirs = FeedbackStore(f"sqlite:///{tmp_path}/other.db"), now_answer("heat"), now_answer("up")
-    for one, its_store in ((mine, store), (theirs, other)):
-        with closing(Journal(journal, its_store)) as left:  # of a service that was killed
-            left.append(one)
-    with closing(FeedbackRecorder(journal, url)) as recording:
-        until(lambda: recording.backlog == 0)
-    assert store.answers()["answer_id"].to_list() == [mine.answer_id]
-    place = os.path.relpath(tmp_path / "other.db")
-    assert caplog.text.count(f"1 records in {journal} are for the database sqlite:///{place}; give it with") == 1
-    with closing(Journal(journal, other)) as left:
-        left.deliver()
-        assert left.of_others() == [] and other.answers()["answer_id"].to_list() == [theirs.answer_id]
+def _left(folder: Path, database: str, *answers) -> Path:
+    """Write the journal of a service that was killed."""
+    journal = Journal.create(folder, database)
+    for one in answers:
+        journal.append(one)
+    journal.close()
+    return journal.path
+
+
+def test_a_journal_is_delivered_to_its_own_database(folder, url, store, now_answer, tmp_path, caplog):
+    """Left journals went to whatever database was named next, and were deleted."""
+    other = FeedbackStore(f"sqlite:///{tmp_path}/other.db")
+    mine, theirs = now_answer("heat"), now_answer("up")
+    _left(folder, store.identity(folder), mine)
+    path = _left(folder, other.identity(folder), theirs)
+    with closing(FeedbackRecorder(folder, url)) as recording:
+        until(lambda: store.counts()["answers"] == 1 and recording._stays)
+    assert store.answers()["answer_id"].to_list() == [mine.answer_id] and list(folder.iterdir()) == [path]
+    said = f"belongs to the database sqlite:///{os.path.relpath(tmp_path / 'other.db')}; give it with --feedback"
+    assert caplog.text.count(said) == 1
+    assert deliver_left(folder, other) == [] and other.answers()["answer_id"].to_list() == [theirs.answer_id]
+    assert list(folder.iterdir()) == []
 
 
 def test_a_database_is_the_same_for_all_its_users_and_wherever_its_folder_is(tmp_path):
@@ -167,3 +208,33 @@ def test_a_database_is_the_same_for_all_its_users_and_wherever_its_folder_is(tmp
     )
     assert name("postgresql://me@db/feedback", "j") != name("postgresql://me@db/other", "j")
     assert "secret" not in name("postgresql://me:secret@db/feedback", "j")
+
+
+def test_one_unusable_journal_holds_up_no_other(folder, store, now_answer, monkeypatch):
+    """That of another owner raised in each delivery, before those of later names."""
+    paths = [_left(folder, store.identity(folder), now_answer("heat")) for _ in range(4)]
+    paths.sort()
+    (folder / "0.journal").mkdir()
+    paths[1].write_bytes(b'{"database":\n')
+    opened = os.open
+
+    def refuse(path, *arguments, **options):
+        if path == paths[0]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(journal.os, "open", refuse)
+    stays = deliver_left(folder, store)
+    assert store.counts()["answers"] == 2
+    assert [text.split(" stays: it cannot be used (")[0] for text in stays] == [
+        str(folder / "0.journal"),
+        str(paths[0]),
+        str(paths[1]),
+    ]
+    assert "Permission denied" in stays[1] and waiting(folder) == 1
+
+
+def test_a_journal_of_an_earlier_release_names_no_database(folder, store, now_answer):
+    path = _left(folder, "sqlite:///nowhere.db", now_answer("heat"))
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+    assert deliver_left(folder, store) == [] and store.counts()["answers"] == 1 and not path.exists()

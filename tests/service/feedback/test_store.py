@@ -136,15 +136,15 @@ def test_many_services_that_start_at_once_create_the_tables_once(url, answer, ev
         store.close()
 
 
-def test_a_service_does_not_begin_with_a_database_of_another_version(store, url, journal):
+def test_a_service_does_not_begin_with_a_database_of_another_version(store, url, folder):
     store.counts()
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE shown ADD COLUMN propensity FLOAT"))
     engine.dispose()
     with pytest.raises(InputError, match="table shown is that of another version of convrec, by its columns prop"):
-        FeedbackRecorder(journal, url)
-    assert not journal.exists()
+        FeedbackRecorder(folder, url)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", "sqlite://", "sqlite:///:memory:", "feedback.jsonl"])

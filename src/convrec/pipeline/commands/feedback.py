@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from convrec.pipeline.commands import REGISTRY, WATCH, AsJson, FeedbackUrl, Whole, add_group, app, project
-from convrec.project.errors import InputError
 
 EXIT_ALARM = 3
 
@@ -32,33 +30,37 @@ Time = Annotated[datetime | None, Parameter(validator=_check_utc)]
 
 
 def _open(url: str | None) -> "FeedbackStore":
-    """Return the store, to which the journal is delivered; say what is not. Raises `InputError` without any record."""
-    from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
-    from convrec.service.feedback.journal import Journal
+    """Return the store, to which the journals of services that ended are delivered; say which ones are not.
 
-    if not JOURNAL.is_file():  # otherwise a service may have recorded while its database was away
+    Raises `InputError` if nothing was recorded.
+    """
+    from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url, open_store
+    from convrec.service.feedback.journal import deliver_left
+
+    if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
         return open_store(Path(), url)
     store = FeedbackStore(feedback_url(url))
-    try:
-        with closing(Journal(JOURNAL, store)) as journal:
-            journal.deliver()
-            for text in journal.of_others():
-                print(f"feedback is not delivered: {text}", file=sys.stderr)
-            if journal.refused:
-                print(f"{journal.refused:,} records were set aside: {JOURNAL} has the reasons", file=sys.stderr)
-    except InputError as error:  # as that of another owner; an error of the database comes again where it is used
-        print(f"feedback is not delivered: {error}", file=sys.stderr)
+    for text in deliver_left(JOURNAL, store):
+        print(f"feedback is not delivered: {text}", file=sys.stderr)
     return store
 
 
 @feedback.command
 def status(*, url: FeedbackUrl = None) -> None:
-    """Count what is recorded, and deliver what waits."""
+    """Count what is recorded, and what waits for its delivery."""
+    from convrec.service.feedback import JOURNAL
+    from convrec.service.feedback.journal import REFUSED, waiting
+
     store = _open(url)
     counts, (first, last) = store.counts(), store.period()
     period = f" ({first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC)" if first and last else ""
     print(f"{store.address}: {counts['answers']:,} answers{period}")
     print(f"{counts['shown']:,} shown items, {counts['events']:,} events")
+    print(f"{waiting(JOURNAL):,} records wait in {JOURNAL} for running services to deliver them")
+    refused = JOURNAL / REFUSED
+    if refused.is_file():
+        with refused.open("rb") as stream:
+            print(f"{sum(1 for _ in stream):,} records were set aside: {refused} has the reasons")
 
 
 @feedback.command

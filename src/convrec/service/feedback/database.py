@@ -19,7 +19,7 @@ from convrec.project.errors import InputError, NoSpace, Unavailable, is_damaged,
 from convrec.project.redaction import MASK, redact
 
 URL_VARIABLE = "CONVREC_FEEDBACK_URL"
-DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal.db")  # below the project's folder
+DATABASE, JOURNAL = Path("feedback", "feedback.db"), Path("feedback", "journal")  # below the project's folder
 _TIMEOUT = 5  # seconds to connect, and to wait for SQLite's lock
 _STATEMENT_MS = 60_000  # PostgreSQL ends a statement after it, so that a hung one does not hold the delivery for ever
 _DRIVERS = {"sqlite": ("pysqlite",), "postgresql": ("psycopg", "psycopg2")}

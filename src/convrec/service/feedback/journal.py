@@ -1,123 +1,208 @@
-"""Answers and events that the feedback database does not have yet: one SQLite file for all services of a folder.
+"""Answers and events in files on disk, which buffer them until they are delivered to the database.
 
-Any process delivers what any other one has recorded. A record that is delivered twice changes nothing, so nothing is
-lost or stored twice when a process is killed.
+A journal has a line that names its database, then one for each record, in order, and is locked while the writing
+process lives. If that process is killed, another one with the same database delivers its journal.
 """
 
-import json
+import errno
+import fcntl
 import logging
 import os
-import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from convrec.project.errors import InputError, outside_cause
 from convrec.service.feedback.database import URL_VARIABLE
-from convrec.service.feedback.records import Answer, Event
+from convrec.service.feedback.records import Answer, Event, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
 
-_MAX_REFUSED = 50_000  # records that are kept with the reason; a client that sends nonsense must not fill the disk
+REFUSED = "refused.jsonl"
+_MAX_REFUSED = 16 * 1024**2  # bytes; a client that sends nonsense must not fill the disk
+_NAME = b'{"database":'  # how the first line begins
 _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
-_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
-# `database` is the one that a record is for, `reason` why it was refused; null: it waits.
-_CREATE = """
-CREATE TABLE IF NOT EXISTS records (id INTEGER PRIMARY KEY AUTOINCREMENT, database TEXT, record TEXT, reason TEXT)"""
 
-Row = tuple[int, bytes]
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
+
+Record = Answer | Event | str  # a text is the reason why a line is none
+_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
 
 class Journal:
-    """The records of a folder's services; those for `store` are delivered to it. Thread-safe."""
+    """A file of answers and events; this process has it locked until `close`."""
 
-    def __init__(self, path: Path, store: FeedbackStore):
-        """Open or create the file. Raises `InputError` or `NoSpace` if it cannot be used."""
-        self.path, self._store, self._database = path, store, store.identity(path.parent)
+    def __init__(self, path: Path, descriptor: int):
+        self.path, self._descriptor = path, descriptor
+        with path.open("rb") as stream:
+            line = stream.readline()
+        # None in a journal of an earlier release.
+        self.database: str | None = orjson.loads(line)["database"] if line.startswith(_NAME) else None
+        self._start = 0 if self.database is None else len(line)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its records."""
+        return os.fstat(self._descriptor).st_size - self._start
+
+    @classmethod
+    def create(cls, folder: Path, database: str) -> "Journal":
+        """Return a new journal of a database in the folder; the names of journals sort by time.
+
+        Raises `OSError` if the disk is full.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        # It gets its name, by which others find it, once it is locked and names its database.
+        path = folder / f"{new_answer_id(datetime.now(UTC))}.journal"
+        hidden = path.with_suffix(".new")
+        descriptor = os.open(hidden, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(0o600)
-            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")  # a record waits for no disk
-            self._connection.execute("PRAGMA secure_delete = ON")  # what was delivered is overwritten
-            self._connection.execute(_CREATE)
-        except (OSError, sqlite3.Error) as error:
-            remedy = "change its owner or permissions, or move it away"
-            raise outside_cause(error) or InputError(f"{path}: cannot be used ({error}); {remedy}") from None
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _write_line(descriptor, orjson.dumps({"database": database}) + b"\n")
+            hidden.rename(path)
+            return cls(path, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            hidden.unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> "Journal | None":
+        """Return the journal that a process left; None if that process is alive, or another one delivers it.
+
+        Raises `OSError` if the file cannot be used, and `ValueError` if its first line is damaged.
+        """
+        try:
+            descriptor = os.open(path, _FLAGS)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # not removed since it was opened
+                return cls(path, descriptor)
+        except BlockingIOError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        return None
 
     def append(self, record: Answer | Event) -> None:
-        """Write a record. Raises `sqlite3.Error` if the disk is full."""
-        row = self._database, orjson.dumps(record)
-        self._connection.execute("INSERT INTO records (database, record) VALUES (?, ?)", row)
+        """Write a record with a single system call. Raises `OSError` if the disk is full."""
+        # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
+        _write_line(self._descriptor, b"\n" + orjson.dumps(record) + b"\n")
 
-    def _count(self, condition: str) -> int:
-        found = self._connection.execute(f"SELECT count(*) FROM records WHERE {condition}", {"own": self._database})
-        return found.fetchone()[0]
+    def records(self, first: int = 0, last: int | None = None) -> Iterator[Record]:
+        """Yield the records between two bytes, by default all."""
+        for line in _lines(self.path, self._start + first, None if last is None else self._start + last):
+            try:
+                yield _RECORD.validate_json(line)
+            except ValidationError:  # the reason does not quote the line: its user may be deleted
+                yield f"a line of {len(line)} bytes is damaged"
 
-    @property
-    def waiting(self) -> int:
-        """The number of records that the store does not have yet."""
-        return self._count("reason IS NULL AND database = :own")
+    def refuse(self, record: Record, reason: str) -> None:
+        """Set aside what the database cannot take, with the reason; of an answer only its id."""
+        logger.warning("a feedback record is set aside in %s: %s", self.path.parent, reason)
+        kept = record if isinstance(record, Event) else {"answer_id": getattr(record, "answer_id", None)}
+        with suppress(OSError), self.path.with_name(REFUSED).open("ab", buffering=0) as stream:
+            if stream.tell() < _MAX_REFUSED:
+                stream.write(orjson.dumps({"reason": reason, "record": kept}) + b"\n")
 
-    @property
-    def refused(self) -> int:
-        """The number of records that were set aside, with the reason."""
-        return self._count("reason IS NOT NULL")
-
-    def of_others(self) -> list[str]:
-        """Return a sentence for each other database that records wait for."""
-        query = "SELECT database, count(*) FROM records WHERE reason IS NULL AND database != ? GROUP BY database"
-        remedy = f"give it with --feedback or {URL_VARIABLE} to `convrec feedback status`"
-        found = []
-        for name, number in self._connection.execute(query, [self._database]).fetchall():
-            kind, is_file, path = name.partition("///")
-            place = f"{kind}///{os.path.relpath(self.path.parent.resolve() / path)}" if is_file else name
-            found.append(f"{number:,} records in {self.path} are for the database {place}; {remedy}")
-        return found
-
-    def deliver(self) -> None:
-        """Write the waiting records to the store, in batches, and set those aside that it cannot take.
-
-        Raises `Unavailable` and `InputError` as the store does, and `sqlite3.Error` if the journal's disk is full.
-        """
-        query = "SELECT id, record FROM records WHERE reason IS NULL AND database = ? ORDER BY id LIMIT ?"
-        while batch := self._connection.execute(query, [self._database, _BATCH]).fetchall():
-            self._deliver(batch)
-
-    def _deliver(self, rows: Sequence[Row]) -> None:
-        """Deliver records, one by one if the store rejects them together."""
-        try:
-            records = [_RECORD.validate_json(record) for _, record in rows]
-            answers = [record for record in records if isinstance(record, Answer)]
-            self._store.write(answers, [record for record in records if isinstance(record, Event)])
-        except _BAD_RECORD as error:
-            if len(rows) > 1:
-                for row in rows:
-                    self._deliver([row])
-            else:
-                self._refuse(*rows[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")
-            return
-        ends = rows[0][0], rows[-1][0], self._database
-        self._connection.execute(
-            "DELETE FROM records WHERE id BETWEEN ? AND ? AND database = ? AND reason IS NULL", ends
-        )
-
-    def _refuse(self, number: int, record: bytes, reason: str) -> None:
-        """Set a record aside; of an answer only its id is kept."""
-        logger.warning("a feedback record is set aside in %s: %s", self.path, reason)
-        if self.refused >= _MAX_REFUSED:
-            self._connection.execute("DELETE FROM records WHERE id = ?", [number])
-            return
-        value = json.loads(record)
-        kept = orjson.dumps(value if "event" in value else {"answer_id": value.get("answer_id")})
-        self._connection.execute("UPDATE records SET reason = ?, record = ? WHERE id = ?", (reason, kept, number))
+    def clear(self) -> None:
+        """Drop all records."""
+        os.ftruncate(self._descriptor, self._start)
 
     def close(self) -> None:
-        """Close the file; what still waits is delivered by the next process."""
-        self._connection.close()
+        """Release the lock, so that another process can deliver the journal; an empty one is removed."""
+        if self.size <= 0:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _write_line(descriptor: int, line: bytes) -> None:
+    if os.write(descriptor, line) < len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[bytes]:
+    """Yield the lines between two bytes of a journal; a last line that was cut is skipped."""
+    with path.open("rb") as stream:
+        stream.seek(first)
+        for line in stream:
+            if line.endswith(b"\n") and line != b"\n" and not line.startswith(_NAME):
+                yield line
+            first += len(line)
+            if last is not None and first >= last:
+                return
+
+
+def waiting(folder: Path) -> int:
+    """Return the number of records in all readable journals of a folder, those of running services included."""
+    number = 0
+    for path in folder.glob("*.journal"):
+        with suppress(OSError):  # delivered and removed meanwhile, or `deliver_left` says why
+            number += sum(1 for _ in _lines(path))
+    return number
+
+
+def deliver_left(folder: Path, store: FeedbackStore) -> list[str]:
+    """Deliver the journals of processes that ended; return why the others stay. Raises what `deliver` raises."""
+    stays = []
+    for path in sorted(folder.glob("*.journal")):
+        try:
+            if (journal := Journal.open(path)) is None:
+                continue
+            try:
+                if journal.database in (None, store.identity(folder)):
+                    deliver(journal, store)
+                    journal.clear()
+                else:
+                    remedy = f"give it with --feedback or {URL_VARIABLE} to `convrec feedback status`"
+                    stays.append(f"{path} stays: it belongs to the database {_from_here(journal, folder)}; {remedy}")
+            finally:
+                journal.close()
+        except (OSError, ValueError) as error:
+            stays.append(f"{path} stays: it cannot be used ({error}); change its owner, or move it away")
+    return stays
+
+
+def _from_here(journal: Journal, folder: Path) -> str:
+    """Return the URL of a journal's database, in which the file of SQLite is relative to the working directory."""
+    kind, path = str(journal.database).split("///", 1) if "sqlite:///" in str(journal.database) else ("", "")
+    return f"{kind}///{os.path.relpath(folder.resolve() / path)}" if kind else str(journal.database)
+
+
+def deliver(journal: Journal, store: FeedbackStore, first: int = 0, last: int | None = None) -> None:
+    """Write the records between two bytes to the database, in batches, and set invalid ones aside.
+
+    Raises `Unavailable` and `InputError` as the store does. A batch that is written again changes nothing.
+    """
+    records = journal.records(first, last)
+    while batch := list(islice(records, _BATCH)):
+        _write(journal, store, batch)
+
+
+def _write(journal: Journal, store: FeedbackStore, records: Sequence[Record]) -> None:
+    """Write records, one by one if the database rejects them together."""
+    answers = [record for record in records if isinstance(record, Answer)]
+    events = [record for record in records if isinstance(record, Event)]
+    for record in records:
+        if isinstance(record, str):
+            journal.refuse(record, record)
+    try:
+        store.write(answers, events)
+    except _BAD_RECORD as error:
+        if len(records) > 1:
+            for one in records:
+                if not isinstance(one, str):
+                    _write(journal, store, [one])
+        else:
+            journal.refuse(records[0], f"the database rejects it ({type(getattr(error, 'orig', error)).__name__})")

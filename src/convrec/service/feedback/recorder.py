@@ -1,7 +1,6 @@
 """Records answers and events of a service without ever waiting for the database."""
 
 import logging
-import sqlite3
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -10,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from convrec.project.errors import InputError, NoSpace, Unavailable
+from convrec.project.errors import InputError, NoSpace, Unavailable, outside_cause
 from convrec.project.redaction import redact_all, redactor
 from convrec.project.text import is_clean
-from convrec.service.feedback.journal import Journal
+from convrec.service.feedback.journal import Journal, deliver, deliver_left
 from convrec.service.feedback.records import Answer, Event, EventName, is_answer_id, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 
@@ -23,40 +22,42 @@ _LINGER, _LONGEST_PAUSE = 1.0, 30.0  # seconds between deliveries: normally, and
 _CLOSE = 10.0  # seconds to deliver the rest
 _MAX_RECENT = 10_000  # answers kept in memory to check events against
 _MAX_ID = 200  # characters
+_MAX_JOURNAL = 4 * 1024**2  # bytes; one that is never empty between deliveries is then replaced
 
 
 class FeedbackRecorder:
     """Appends answers and events to a journal on disk; a thread delivers them to the database, each exactly once.
 
-    Several services may use one database, and several processes one journal. Thread-safe.
+    Several services may use one database, and several processes one folder of journals: each has its own journal, and
+    those of killed processes are delivered by the others. Thread-safe.
     """
 
-    def __init__(self, journal: Path, url: str, with_conversations: bool = False):
-        """Open the journal. The database may be away.
+    def __init__(self, journal_folder: Path, url: str, with_conversations: bool = False):
+        """Open a new journal. The database may be away.
 
-        Raises `InputError` for a bad URL or journal, or a database of another version.
+        Raises `InputError` for a bad URL or folder, or a database of another version.
         """
         self._store = FeedbackStore(url)
         self.with_conversations = with_conversations
-        with suppress(Unavailable, NoSpace):
-            self._store.connect()
-        self._journal = Journal(journal.resolve(), self._store)
+        self._folder = journal_folder.resolve()
+        try:
+            with suppress(Unavailable, NoSpace):
+                self._store.connect()
+            self._journal = Journal.create(self._folder, self._store.identity(self._folder))
+        except OSError as error:
+            raise outside_cause(error) or error from None
+        self._delivered = 0  # bytes of the journal that the database has
+        self.backlog = 0  # records of this process that the database does not have yet
         self._redact = redactor()
         self._mutex = threading.Lock()
         self._recent: OrderedDict[str, set[tuple[str, str]]] = OrderedDict()
         self._last_time = datetime.min.replace(tzinfo=UTC)
         self._is_full = self._is_closed = False
         self.last_error: str | None = None  # None while the database takes the records
-        for text in self._journal.of_others():
-            logger.warning(text)
+        self._stays: list[str] = []  # why journals of ended processes are not delivered, as last logged
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="convrec feedback", daemon=True)
         self._thread.start()
-
-    @property
-    def backlog(self) -> int:
-        """The number of records that the database does not have yet."""
-        return 0 if self._is_closed else self._journal.waiting
 
     def add_answer(self, answer: Answer) -> bool:
         """Record an answer; return False if the disk is full, so that no events of it can be recorded.
@@ -107,8 +108,8 @@ class FeedbackRecorder:
                 return False
             try:
                 self._journal.append(record)
-                self._is_full = False
-            except sqlite3.Error as error:
+                self.backlog, self._is_full = self.backlog + 1, False
+            except OSError as error:
                 if not self._is_full:
                     logger.error("records cannot be written to %s (%s)", self._journal.path, error)
                 self._is_full = True
@@ -135,16 +136,44 @@ class FeedbackRecorder:
     def _try(self) -> bool:
         """Deliver everything; return whether that worked."""
         try:
-            self._journal.deliver()
+            self._deliver_own()
+            stays = deliver_left(self._folder, self._store)
         except Exception as error:  # whatever a driver raises, the records stay in the journal
             if self.last_error is None:
-                logger.warning("feedback is buffered in %s: %s", self._journal.path, error)
+                logger.warning("feedback is buffered in %s: %s", self._folder, error)
             self.last_error = str(error)
             return False
         if self.last_error is not None:
             logger.info("the feedback database is back: the buffered records are delivered")
         self.last_error = None
+        for text in stays:
+            if text not in self._stays:
+                logger.warning("feedback is not delivered: %s", text)
+        self._stays = stays
         return True
+
+    def _deliver_own(self) -> None:
+        """Deliver what the journal has now, and empty it if nothing was added meanwhile; a large one is replaced."""
+        with self._mutex:
+            journal, size, number = self._journal, self._journal.size, self.backlog
+        deliver(journal, self._store, self._delivered, size)
+        with self._mutex:
+            self.backlog -= number
+            self._delivered = size
+            if journal.size == size:
+                journal.clear()
+                self._delivered = 0
+            if journal.size <= _MAX_JOURNAL:
+                return
+            new = Journal.create(self._folder, self._store.identity(self._folder))
+            self._journal, self._delivered, number = new, 0, self.backlog
+        try:
+            deliver(journal, self._store, size)
+            journal.clear()
+        finally:  # what could not be delivered, `deliver_left` delivers
+            journal.close()
+            with self._mutex:
+                self.backlog -= number
 
 
 def _clean(text: Any) -> str:

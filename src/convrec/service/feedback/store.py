@@ -218,7 +218,7 @@ class FeedbackStore:
         return shown_url(self._engine.url)
 
     def identity(self, folder: Path) -> str:
-        """Return the name of the database in the journal of a folder."""
+        """Return the name of the database in the journals of a folder."""
         return identity(self._engine.url, folder)
 
     def period(self) -> tuple[datetime | None, datetime | None]:
