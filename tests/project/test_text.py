@@ -1,3 +1,4 @@
+from convrec.project.table import TextTable
 from convrec.project.text import cut, listing, markdown, plain
 
 
@@ -7,3 +8,11 @@ def test_terminal_text_is_one_line_of_harmless_characters():
     assert cut("abcd", 4) == "abcd" and cut("abcde", 4) == "abc…"
     assert listing("heading", [], 3) == []
     assert listing("heading", ["a", "b"], 0) == ["  heading", "    ... and 2 more"]
+
+
+def test_a_narrow_table_keeps_names_and_numbers_whole(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    figures = ["0.498 ± 0.009", "0.564 ± 0.010", "+0.024 [+0.020, +0.028]"]
+    TextTable(["system", "NDCG@20", "Recall@20", "paired"], [["rank_grpo:exp_inf", *figures]]).print()
+    words = capsys.readouterr().out.split()
+    assert {"rank_grpo:exp_inf", "0.498", "[+0.020,", "+0.028]"} <= set(words)
