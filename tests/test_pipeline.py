@@ -142,7 +142,7 @@ def test_curves_are_recorded_for_every_rank(project, client):
     for tag in ("profile", "algorithm", "base_model", "seed", "data_version", "catalog_version", "git_dirty", "stage"):
         assert run.data.tags[tag]
     assert run.data.tags["mlflow.source.git.commit"]
-    assert len([tag for tag in run.data.tags if not tag.startswith("mlflow.")]) <= 9
+    assert len([tag for tag in run.data.tags if not tag.startswith("mlflow.")]) <= 10
     (train,) = (found.dataset for found in run.inputs.dataset_inputs if found.dataset.name == "train")
     assert train.digest and json.loads(train.profile)["dates"].startswith("2022-01")
 

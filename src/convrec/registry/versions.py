@@ -289,9 +289,9 @@ def read_version(folder: Path, uri: str) -> "ModelFiles":
 
     try:
         flavor = Model.load(folder).flavors["python_function"]
-        settings, found = ListSettings(**flavor["config"]), flavor["artifacts"]
+        found = flavor["artifacts"]
         files = {name: inside(folder, found[name]["path"], f"{uri}: the path of its {name}") for name in found}
-        checkpoint, catalog = files["model"], files["catalog"]
+        checkpoint, catalog, settings = files["model"], files["catalog"], ListSettings(**flavor["config"])
         if not (checkpoint.is_dir() and catalog.is_file()):
             raise FileNotFoundError(checkpoint)
     except (MlflowException, OSError, KeyError, TypeError):
