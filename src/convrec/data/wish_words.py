@@ -36,7 +36,8 @@ _FILLER = (
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
 LIST = re.compile(
-    rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
+    rf"{THING}(?:(?:\s*,\s*{THING}){{1,30}}(?:{_OR}|\s*,\s*and ){THING}|"
+    rf"(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
 )
 _ADV = (
     "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
@@ -220,7 +221,7 @@ _DEGREE = rf"(?:{_RATHER}|too|so|very|overly|super|(?:all )?that|an?|any|anythin
 THIRDS = re.compile(  # such as "rather short", "not too long", "a recent comedy"
     rf"(?:(?P<nor>(?<!i'm )(?<!am )(?<!he's )\b(?:no(?! longer)|nothing|isn't|shouldn't|not|{_NEG} {_LIKE}))|\b"
     rf"(?:(?<!thing )an?|some|any|prefer|{_LIKE}|for(?= an? )|(?:make|keep) it|(?P<is_thing>(?:some|any)thing))|"
-    rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} )*"
+    rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} ){{0,4}}"
     rf"(?P<word>(?(is_thing)(?!{_MORE}))(?(nor)|(?<!too )(?<!so )(?<!overly ))"
     rf"(?:{_MORE}|short|long|old|recent|(?:more )?modern|new(?<=ly new)))(?= <v\d+>| {NOUN}\b(?! (?:is|are)\b)|{_END})"
 )

@@ -55,8 +55,8 @@ def test_an_answer_asks_about_a_doubtful_wish_and_says_which_one_leaves_too_few_
     answered = _ask(**question).json()["models"][0]
     assert len(answered["recommendations"]) == 2
     assert answered["wishes"] == [
-        {"text": "no crime", "state": "unsure", "question": "Did you mean: no crime?"},
-        {"text": "before 1980", "state": "kept", "left": 15},
+        {"text": "no crime", "state": "unsure", "question": "Did you mean: no crime?", "is_chosen": False},
+        {"text": "before 1980", "state": "kept", "left": 15, "is_chosen": False},
     ]
 
 
