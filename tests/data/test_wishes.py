@@ -67,6 +67,24 @@ def test_labelled_phrasings():
     assert found >= 0.9 * wanted
 
 
+@pytest.mark.parametrize(
+    ("said", "labels"),
+    [
+        ("nothing with animals, please", {"!no animals"}),
+        ("nothing with zombies", {"no zombies"}),
+        ("I know nothing about cinema", set()),
+        ("nothing about that film", set()),
+        ("a film from this century", {"since 2000"}),
+        ("nothing from this century", {"before 2000"}),
+        ("If it has zombies, I'm out.", {"no zombies"}),
+        ("if it has zombies count me out", {"no zombies"}),
+        ("I want horror, I'm out of ideas", {"~horror"}),
+    ],
+)
+def test_a_phrasing_is_read_exactly(said, labels):
+    assert _labels(_read(said)) == labels
+
+
 def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_left():
     everything = np.ones(len(CATALOG), bool)
     wishes = _read("no horror", "movies before 1990", "nothing over two hours")

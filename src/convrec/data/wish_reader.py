@@ -139,6 +139,7 @@ class WishReader:
             yield from self._of_same(part, named)
             yield from self._of_comparisons(part, titles, named)
             yield from self._of_thirds(part)
+            yield from ((("unknown", word), Wish(f"no {word}", "unknown")) for word in grammar.UNKNOWN.findall(part))
             if "<y" in part:
                 yield from self._of_years(part)
             if "<n" in part:
@@ -349,7 +350,7 @@ class WishReader:
             titles.append(_Value(title, self.catalog.indices_of_title(title)))
         text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
         text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
-        text = re.sub(r"'(?=\d0s\b)", "", text)
+        text = grammar.CENTURY.sub("since 2000", re.sub(r"'(?=\d0s\b)", "", text))
         text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
