@@ -189,3 +189,16 @@ def test_titles_are_kept_and_compared_in_composed_unicode():
     decomposed = "Ame\u0301lie"
     assert usable_title(decomposed, 2001) == ("Am\u00e9lie", 2001)
     assert Catalog([Item("Am\u00e9lie", 2001)]).find(decomposed, 2001) == 0
+
+
+def test_what_two_threads_make_of_a_catalog_at_once_is_the_same():
+    catalog = Catalog([Item("Heat", 1995)])
+    others: list[object] = []
+
+    def make(own: Catalog) -> object:
+        if not others:  # another thread asks while this one makes
+            others.append(None)
+            others[0] = own.once(make)
+        return object()
+
+    assert catalog.once(make) is others[0] is catalog.once(make)

@@ -34,3 +34,7 @@ def test_only_the_last_conversations_are_kept(monkeypatch):
         wishes_of({"messages": messages}, catalog)
     kept = catalog.once(row_wishes._reader).cache_info()
     assert (kept.maxsize, kept.currsize) == (2, 2)
+
+
+def test_conversations_about_a_small_catalog_are_bounded_too():
+    assert Catalog([Item("Heat", 1995)]).once(row_wishes._reader).cache_info().maxsize == 20_000

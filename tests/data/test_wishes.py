@@ -1,6 +1,7 @@
 """Wishes are read from a labelled set of phrasings, kept by lists, and told."""
 
 import gc
+import time
 import weakref
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def test_labelled_phrasings():
     assert found >= 0.9 * wanted
 
 
+@pytest.mark.parametrize(
+    ("said", "labels"),
+    [
+        ("nothing with animals, please", {"!no animals"}),
+        ("nothing with zombies", {"no zombies"}),
+        ("I know nothing about cinema", set()),
+        ("nothing about that film", set()),
+        ("a film from this century", {"since 2000"}),
+        ("nothing from this century", {"before 2000"}),
+        ("If it has zombies, I'm out.", {"no zombies"}),
+        ("if it has zombies count me out", {"no zombies"}),
+        ("I want horror, I'm out of ideas", {"~horror"}),
+    ],
+)
+def test_a_phrasing_is_read_exactly(said, labels):
+    assert _labels(_read(said)) == labels
+
+
 def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_left():
     everything = np.ones(len(CATALOG), bool)
     wishes = _read("no horror", "movies before 1990", "nothing over two hours")
@@ -82,11 +101,24 @@ def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_
 def test_a_list_that_wishes_make_too_short_names_the_one_to_drop():
     wishes, everything = _read("no horror", "movies before 1990", "nothing over two hours"), np.ones(len(CATALOG), bool)
     left, found = apply(wishes, everything, 3, or_fewer=True)
-    assert left.sum() == 2 and [wish.left for wish in found] == [3, 5, 2]
+    assert left.sum() == 2 and [wish.left for wish in found] == [3, 5, None]
     assert summary(found).endswith("at most 120 minutes; few are left: without 'before 1990', there would be 5")
     assert told(found)[1] == {"text": "before 1990", "state": "kept", "left": 5}
     assert told(apply(wishes, everything, 2)[1])[1] == {"text": "before 1990", "state": "kept"}
     assert told(apply(wishes, everything, 3)[1])[1] == {"text": "before 1990", "state": "dropped", "left": 2}
+
+
+def test_without_a_wish_another_that_it_dropped_may_apply():
+    limits, everything = _read("made before 1979", "movies before 1987", "only westerns"), np.ones(len(CATALOG), bool)
+    assert [wish.text for wish in limits] == ["before 1987", "only western"]
+    left, found = apply(limits, everything, 3, or_fewer=True)
+    assert left.sum() == 1 and [wish.state for wish in found] == ["dropped", "kept"]
+    without = apply(limits, everything, 3, {"only western": False}, or_fewer=True)[0]
+    assert found[1].left == without.sum() == 2
+    limits = _read("movies before 1980", "only comedy")
+    left, found = apply(limits, everything, 6, or_fewer=True)
+    assert left.sum() == 4 and found[1].left is None, "the list would be shorter without the limit"
+    assert "without" not in summary(found)
 
 
 def test_of_wishes_that_exclude_each_other_the_newest_is_kept_unless_the_user_chose_another():
@@ -138,6 +170,22 @@ def test_a_limit_excludes_items_without_a_year():
 )
 def test_any_text_is_read(turn):
     _read(turn)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        "a " * 5000,
+        "1990 to " * 1250,
+        "from the 90s " * 769,
+        "not " * 1000 + "but " + "a short film " * 460,
+        "the best " * 550 + "a short film " * 380,
+    ],
+)
+def test_a_long_text_is_read_in_time_that_grows_with_its_length(turn):
+    began = time.process_time()
+    _read(turn)
+    assert time.process_time() - began < 1, "of the processor: 0.1 is usual"
 
 
 def test_a_reader_lives_as_long_as_its_catalog():

@@ -60,3 +60,6 @@ def test_a_doubtful_wish_is_asked_back_and_kept_if_the_user_says_yes():
     session.answer("/reset")
     session.answer("not too much crime")
     assert session.answer("no").startswith("removed: no crime\n")
+    assert session.answer("I loved Up").startswith("like: Up; removed: no crime\n")
+    assert session.answer("no crime").startswith("I understood: no crime;")
+    assert session.answer("I loved Heat").startswith("I understood: no crime;")

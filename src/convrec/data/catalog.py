@@ -128,9 +128,12 @@ class Catalog:
         return len(self.items)
 
     def once(self, make: "Callable[[Catalog], Made]") -> "Made":
-        """Return what a function makes of the catalog: the same at each call, as long as the catalog lives."""
+        """Return what a function makes of the catalog: the same at each call, as long as the catalog lives.
+
+        Threads that ask at once may each make it; the first result is kept.
+        """
         if make not in self._made:
-            self._made[make] = make(self)
+            self._made.setdefault(make, make(self))
         return self._made[make]
 
     def entry_of_line(self, text: str) -> Entry | None:

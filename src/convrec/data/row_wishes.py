@@ -8,7 +8,9 @@ from convrec.data.catalog import Catalog
 from convrec.data.wish_reader import wish_reader
 from convrec.data.wishes import Wish
 
-_CELLS = 2**28  # of the wishes that are kept, a byte each: about four a conversation, each as long as the catalog
+# So many conversations are kept at most, and so many bytes for wishes of four a conversation, each a byte an item. A
+# conversation's text comes on top, and wishes may be more than four (see `WishReader.read`).
+_MOST, _CELLS = 20_000, 2**28
 
 
 def wishes_of(row: Mapping[str, Any], catalog: Catalog) -> list[Wish]:
@@ -20,6 +22,6 @@ def wishes_of(row: Mapping[str, Any], catalog: Catalog) -> list[Wish]:
 
 def _reader(catalog: Catalog) -> Callable[[tuple[tuple[str, str], ...]], list[Wish]]:
     read = wish_reader(catalog).read
-    return lru_cache(maxsize=_CELLS // (4 * len(catalog)))(
+    return lru_cache(maxsize=min(_MOST, _CELLS // (4 * len(catalog))))(
         lambda said: read([{"role": role, "content": words} for role, words in said])
     )

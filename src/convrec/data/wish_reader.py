@@ -18,7 +18,7 @@ from convrec.data.mentions import Mentions
 from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
 from convrec.data.wishes import State, Wish
 
-_LONGEST_READ = 10_000  # last characters of a conversation that are read
+LONGEST_READ = 10_000  # last characters of a conversation that are read
 _MOST_WISHES = 50  # of a conversation; the last ones count
 _NEAR = 200  # characters before and behind a mark, in which the words stand that decide
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
@@ -73,15 +73,19 @@ class WishReader:
                 events = list(self._of_message(text, named))
                 columns = {key[1] for key, _ in events if key[0] == "asked"}  # what they were asked for before is over
                 wishes = {key: wish for key, wish in wishes.items() if key[0] not in _ASKED or key[1] not in columns}
-                together = {key for key, _ in events if key[0] == "year"}.difference(
-                    wishes
-                )  # in one message, all count
+                # The limits in years of one message count together.
+                together = {key for key, _ in events if key[0] == "year"} - wishes.keys()
                 for key, wish in events:
                     over = {own for own in wishes if own == key or (own not in together and _is_over(own, key, wish))}
                     wishes = {own: old for own, old in wishes.items() if own not in over}
                     if wish is not None:
                         wishes[key] = wish
         return list(wishes.values())[-_MOST_WISHES:]
+
+    def still_chosen(self, choices: Mapping[str, bool], message: Mapping[str, str]) -> dict[str, bool]:
+        """Return the choices (see `apply`) that hold after a later message of the user: not those that it states."""
+        stated = {wish.text for wish in self.read([message])} if choices else set()
+        return {text: is_kept for text, is_kept in choices.items() if text not in stated}
 
     def _read_values(self) -> None:
         own = [short_values(item) for item in self.catalog.items]
@@ -135,6 +139,7 @@ class WishReader:
             yield from self._of_same(part, named)
             yield from self._of_comparisons(part, titles, named)
             yield from self._of_thirds(part)
+            yield from ((("unknown", word), Wish(f"no {word}", "unknown")) for word in grammar.UNKNOWN.findall(part))
             if "<y" in part:
                 yield from self._of_years(part)
             if "<n" in part:
@@ -262,7 +267,7 @@ class WishReader:
 
     def _of_thirds(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
         for found in grammar.THIRDS.finditer(part):
-            is_denied = not found["nor"] and _DENIED.search(part[: found.start()])
+            is_denied = not found["nor"] and _DENIED.search(_left(part, found.start()))
             if not is_denied and not grammar.NO_LIMIT.search(_clause(part, *found.span())):
                 yield self._third(found["word"], bool(found["nor"]))
 
@@ -345,7 +350,7 @@ class WishReader:
             titles.append(_Value(title, self.catalog.indices_of_title(title)))
         text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
         text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
-        text = re.sub(r"'(?=\d0s\b)", "", text)
+        text = grammar.CENTURY.sub("since 2000", re.sub(r"'(?=\d0s\b)", "", text))
         text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
@@ -391,8 +396,8 @@ class WishReader:
 
 
 def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the roles and texts of the last messages, `_LONGEST_READ` characters in all."""
-    found, room = [], _LONGEST_READ
+    """Return the roles and texts of the last messages, `LONGEST_READ` characters in all."""
+    found, room = [], LONGEST_READ
     for message in reversed(messages):
         text = message["content"][-room:]
         found.append((message["role"], text))
@@ -444,17 +449,21 @@ def _kind(left: str, right: str) -> str | None:
 
 
 def _clause(part: str, start: int, end: int) -> str:
-    """Return what stands between commas around a stretch."""
-    return part[:start].rpartition(",")[2] + part[start:end] + part[end:].partition(",")[0]
+    """Return what stands between commas around a stretch, and near it."""
+    return _left(part, start).rpartition(",")[2] + part[start:end] + part[end : end + _NEAR].partition(",")[0]
+
+
+def _left(part: str, start: int) -> str:
+    return part[max(0, start - _NEAR) : start]
 
 
 def _is_attribute(part: str, start: int, end: int) -> bool:
     """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or are all that is wanted."""
     return bool(
-        re.search(rf"(?:<v\d+>|\b{grammar.NOUN}|\b(?:some|any)thing)\s*$", part[:start])
+        re.search(rf"(?:<v\d+>|\b{grammar.NOUN}|\b(?:some|any)thing)\s*$", _left(part, start))
         or re.match(rf"(?:<v\d+>|{grammar.NOUN}\b)", part[start:])
         or re.search(rf"<y\d+-\d+> (?:<v\d+>|{grammar.NOUN}\b)", part[start : end + 5])
-        or re.search(r"\b(?:only|must|has to|have to)\b", part)
+        or re.search(r"\b(?:only|must|has to|have to)\b", _left(part, start) + part[start : end + _NEAR])
     )
 
 

@@ -36,7 +36,8 @@ _FILLER = (
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
 LIST = re.compile(
-    rf"{THING}(?:(?:\s*,\s*{THING})+(?:{_OR}|\s*,\s*and ){THING}|(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
+    rf"{THING}(?:(?:\s*,\s*{THING}){{1,30}}(?:{_OR}|\s*,\s*and ){THING}|"
+    rf"(?:(?<=t\d>)\s*,\s*<t\d+>){{2,}}|(?:{_OR}{THING})*)"
 )
 _ADV = (
     "(?:really |actually |just |particularly |especially |exactly |that |much |so |very |a big |a huge |a |"
@@ -70,7 +71,7 @@ yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |wasn't |weren't |not )(
 my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
 do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me (?:sick|cringe)|
 gets? on my nerves|a hard pass|away from me|puts? me to sleep)\b|
-[- ]free\b|(?:\? (?:no thanks|nope|nah)|: no)\b(?=\W*$)
+[- ]free\b|,?(?: then)? (?:i'm|i am|count me) out\b(?=\W*$|[.,!])|(?:\? (?:no thanks|nope|nah)|: no)\b(?=\W*$)
 """
 _DOUBTFUL = rf"""
 \b(?:{_NOT}|nothing|no|without being|{_NEG} want(?: it| anything)?)(?: be| to be)? (?:too|so|very|overly|super|
@@ -220,7 +221,7 @@ _DEGREE = rf"(?:{_RATHER}|too|so|very|overly|super|(?:all )?that|an?|any|anythin
 THIRDS = re.compile(  # such as "rather short", "not too long", "a recent comedy"
     rf"(?:(?P<nor>(?<!i'm )(?<!am )(?<!he's )\b(?:no(?! longer)|nothing|isn't|shouldn't|not|{_NEG} {_LIKE}))|\b"
     rf"(?:(?<!thing )an?|some|any|prefer|{_LIKE}|for(?= an? )|(?:make|keep) it|(?P<is_thing>(?:some|any)thing))|"
-    rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} )*"
+    rf"(?:^\W*|, ?|\b(?:and|but|be|maybe) |{NOUN} |<v\d+> )\b{_RATHER}) (?:{_DEGREE} ){{0,4}}"
     rf"(?P<word>(?(is_thing)(?!{_MORE}))(?(nor)|(?<!too )(?<!so )(?<!overly ))"
     rf"(?:{_MORE}|short|long|old|recent|(?:more )?modern|new(?<=ly new)))(?= <v\d+>| {NOUN}\b(?! (?:is|are)\b)|{_END})"
 )
@@ -234,6 +235,11 @@ THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:t
 AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
 NO_NAME = re.compile(rf"^(?:in|to|at)\b|^[a-z]\w* {NOUN}\b")  # before and behind what may be a surname
 NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: (?:[A-Z]\.)+| [A-Z][\w'’-]+){2,3})")
+UNKNOWN = re.compile(  # "nothing with animals", where animals are no value
+    rf"(?<!know )\bnothing (?:with|about|involving|featuring) (?:any )?(?!(?:{NOUN}|him|her|me|us|you|it|them|th\w+)\b)"
+    rf"([a-z]+)(?={_END})"
+)
+CENTURY = re.compile(r"\b(?:from|(?:made|released) in) (?:this|the 21st) century\b", re.IGNORECASE)
 TITLE_CASE = re.compile(
     r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"
     r"(?: (?:of|a|an|the|to|for|but|and|in|with|[A-Z][\w'’-]*))* [A-Z][\w'’-]*"

@@ -16,8 +16,8 @@ class Wish:
     `state` is `kept`; `preferred`, which raises the weight of what fits, or `unweighted` where a model has no weight
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
     left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
-    otherwise: with a wish that is dropped, and without one that is kept in a list that is too short; else None. Shape:
-    fits (C,), booleans; None if named or unknown.
+    otherwise: with a wish that is dropped, and without one that is kept, where this makes a list that is too short
+    longer; else None. Shape: fits (C,), booleans; None if named or unknown.
     """
 
     text: str
@@ -48,20 +48,30 @@ def apply(
         else wish
         for wish in wishes
     ]
-    left, least = is_open, 1 if or_fewer else length
     ranks = [(wish.text in chosen, bool(wish.against), at) for at, wish in enumerate(found)]
-    for *_, at in sorted(ranks, reverse=True):
-        if found[at].state == "kept" and (fits := found[at].fits) is not None:
-            if (fewer := left & fits).sum() >= least:
-                left = fewer
-            else:
-                found[at] = replace(found[at], state="dropped", left=int(fewer.sum()))
-    kept = [(at, wish.fits) for at, wish in enumerate(found) if wish.state == "kept" and wish.fits is not None]
+    order = [at for *_, at in sorted(ranks, reverse=True) if found[at].state == "kept"]
+    fitting = {at: fits for at in order if (fits := found[at].fits) is not None}
+    least = 1 if or_fewer else length
+    left, dropped = _narrowed(is_open, fitting, least)
+    for at, count in dropped.items():
+        found[at] = replace(found[at], state="dropped", left=count)
     if left.sum() < length:
-        for at, _ in kept:
-            others = [fits for other, fits in kept if other != at]
-            found[at] = replace(found[at], left=int(np.logical_and.reduce([is_open, *others]).sum()))
+        for at in fitting.keys() - dropped.keys():
+            without, _ = _narrowed(is_open, {other: fits for other, fits in fitting.items() if other != at}, least)
+            if without.sum() > left.sum():
+                found[at] = replace(found[at], left=int(without.sum()))
     return left, found
+
+
+def _narrowed(left: np.ndarray, fitting: Mapping[int, np.ndarray], least: int) -> tuple[np.ndarray, dict[int, int]]:
+    """Return what fits the wishes, applied in order; and how few items each wish that is dropped would leave."""
+    dropped = {}
+    for at, fits in fitting.items():
+        if (fewer := left & fits).sum() >= least:
+            left = fewer
+        else:
+            dropped[at] = int(fewer.sum())
+    return left, dropped
 
 
 _INTRO = {

@@ -25,7 +25,7 @@ class Session:
         self._denied: list[str] = []
         self._shown: list[Recommendation] = []
         self._asked: list[str] = []  # the wishes that the last answer asks about
-        self._choices: dict[str, bool] = {}  # what was answered
+        self._choices: dict[str, bool] = {}  # what was answered; a later turn that states the wish ends it
         self.is_over = False
         self.help = _HELP.format(items=recommender.noun)
 
@@ -65,14 +65,16 @@ class Session:
         if self._asked and (answer := _ANSWER.fullmatch(words)):
             self._choices |= dict.fromkeys(self._asked, bool(answer["yes"]))
             return self._show()
-        before = self._messages
+        before = self._messages, self._choices
         # The answer without its titles, which the next list would leave out.
-        answered = [{"role": "assistant", "content": f"Here are some {self._recommender.noun}."}] if before else []
-        self._messages = [*before, *answered, {"role": "user", "content": words}]
+        answered = {"role": "assistant", "content": f"Here are some {self._recommender.noun}."}
+        own = {"role": "user", "content": words}
+        self._messages = [*self._messages, answered, own] if self._messages else [own]
+        self._choices = self._recommender.translator.wishes.still_chosen(self._choices, own)
         try:
             return self._show()
         except InputError:
-            self._messages = before
+            self._messages, self._choices = before
             raise
 
     def _show(self, more: bool = False) -> str:

@@ -13,7 +13,7 @@ from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import Catalog
 from convrec.data.titles import fold, title_and_year, without_accents
-from convrec.data.wish_reader import WishReader
+from convrec.data.wish_reader import LONGEST_READ, WishReader
 from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.service.app.service import OPTIONS, Question, Roles, Service
@@ -26,7 +26,6 @@ STATIC = Path(__file__).parent / "static"  # the page's files
 _LEAST_SIMILARITY = 0.6  # of a title that is suggested for a misspelt one
 _MAX_SUGGESTIONS, _MAX_SIMILAR = 8, 3
 _MAX_DROPS = 3  # wishes and filters that are named where a list is short
-_MAX_READ = 10_000  # last characters of a conversation that are read for wishes
 
 
 class PageQuestion(Question):
@@ -147,9 +146,9 @@ def _chosen(question: PageQuestion, reader: WishReader) -> dict[str, bool]:
     found: dict[str, bool] = {}
     left = sum(len(str(message.get("content"))) for message in said)
     for message, choices in zip(said, question.choices, strict=False):
-        if found and left <= _MAX_READ:
-            stated = {wish.text for wish in reader.read(messages_from([message]))}
-            found = {text: is_kept for text, is_kept in found.items() if text not in stated}
+        if found and left <= LONGEST_READ:
+            (own,) = messages_from([message])
+            found = reader.still_chosen(found, own)
         found |= choices
         left -= len(str(message.get("content")))
     return found
