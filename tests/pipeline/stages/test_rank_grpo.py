@@ -1,7 +1,6 @@
 """Stage `rank_grpo`: which checkpoint becomes the model."""
 
 import json
-import pickle
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -66,7 +65,6 @@ def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
     found = guided_batch(examples)
     assert guided_batch(examples) == found and asked == [[rows[2], rows[0]]] and any(expected)
     assert guided_batch(examples[2:])[0] == found[2] and asked[1:] == [[rows[0]]]
-    pickle.dumps(rank_grpo._Guided(rows, guidance))  # for the processes of a data loader
     for example, guided in zip(examples, found, strict=True):
         assert guided["seen_titles"] == [] and "log_weights" not in example
         own = dict(zip(guided["guided_items"], guided["log_weights"], strict=True))
