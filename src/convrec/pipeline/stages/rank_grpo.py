@@ -78,7 +78,7 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Data
 
 
 class _Guided:
-    """Gives the examples of a batch the weights of their items, found when it is trained on, once for all repetitions."""
+    """Gives a batch's examples the weights of their items, found when it is trained on, once for all repetitions."""
 
     def __init__(self, rows: Sequence[Row], guidance: Guidance):
         self.rows, self.guidance = rows, guidance
