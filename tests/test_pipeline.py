@@ -86,7 +86,8 @@ def test_the_flow_prints_the_table_the_model_and_the_report(project, trained):
 def test_the_report_of_the_run_has_the_decision_on_its_first_row(project, trained, client):
     decided = (project / "runs" / "report.html").read_text()
     first = (
-        '<dl class="card">\n<div id="decision"><dt>Decision</dt><dd>Promoted<small>Version 1 was promoted: there was no'
+        '<dl class="card">\n<div id="decision"><dt>Decision at the end of the run</dt><dd>Promoted'
+        "<small>Version 1 was promoted: there was no"
     )
     assert first in decided
     run_in(project, "dvc", "status", "--quiet", "report")  # fails if an output of the graph has changed

@@ -15,6 +15,8 @@ from convrec.evaluation.beyond_accuracy import (
     recommended,
     self_information,
 )
+from convrec.evaluation.evaluation import Evaluation
+from convrec.generation.lists import EngineOptions, ListSettings
 from tests.rows import make_row
 
 HEAT, DUNE_1984, DUNE_2021, UP, ALIEN = range(5)
@@ -62,6 +64,13 @@ def test_a_list_breaks_an_exclusion_with_any_of_its_items():
     assert broken_wishes({"c": [0]}, rows[2:], catalog) == 0
     assert broken_wishes({"a": [0], "b": [], "c": []}, rows, catalog) == 1
     assert np.isnan(broken_wishes({"a": [], "b": [], "c": [0]}, rows, catalog))
+
+
+def test_what_no_list_can_tell_is_left_out(catalog):
+    row = {"prompt_id": "a", "messages": [{"role": "user", "content": "no crime"}], "seen_titles": []}
+    settings, engine = ListSettings(None, 2, 32), EngineOptions("transformers", "cpu", 1, 1, 1.0)
+    evaluation = Evaluation([row], catalog, settings, engine, [1], 0, 0)
+    assert evaluation.of_all_lists({"a": ""}) == {"coverage": 0.0}
 
 
 def test_coverage_is_the_share_of_distinct_items():

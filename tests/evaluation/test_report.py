@@ -70,9 +70,10 @@ def synthetic(tmp_path_factory):
 def test_the_decision_comes_into_the_first_row_of_the_report(synthetic):
     assert "Conversational movie recommender: test report" in synthetic.text
     assert synthetic.text.index("Not made yet") < synthetic.text.index("Liked items")
-    decided = _Elements(with_decision(synthetic.html, "Refused", f"Version 2 was refused: {HOSTILE}"))
+    decided = _Elements(with_decision(synthetic.html, "Refused", f"Version 2 was refused: {HOSTILE}."))
     text = " ".join(decided.text.split())
-    assert f"DecisionRefusedVersion 2 was refused: {HOSTILE}" in text and "Not made yet" not in text
+    note = f"Version 2 was refused: {HOSTILE}. convrec registry list has the present state."
+    assert f"Decision at the end of the runRefused{note}" in text and "Not made yet" not in text
 
 
 def test_lines_are_judged_by_the_one_definition_of_a_hit(catalog):

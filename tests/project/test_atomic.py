@@ -53,6 +53,12 @@ def test_a_folder_is_refused_and_stays(tmp_path):
         write_text(tmp_path, "lists")
 
 
+@pytest.mark.parametrize("path", ["/proc/lists.csv", "/proc/new/lists.csv"])
+def test_a_place_without_new_files_is_refused(path):
+    with pytest.raises(InputError, match=f"^{path}: no file can be made there; choose another path$"):
+        write_text(Path(path), "lists")
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_all_as_it_was(tmp_path, error):
     path = tmp_path / "out"

@@ -49,8 +49,11 @@ class DataFile(NamedTuple):
 
 
 def with_decision(page: str, value: str, note: str) -> str:
-    """Return the report with the decision on the model, which is made after it, on the first row."""
-    cell = Markup('<div id="decision"><dt>Decision</dt><dd>{}<small>{}</small></dd></div>').format(value, note)
+    """Return the report with the decision on the model, as it is at the end of the run, on the first row."""
+    cell = Markup(
+        '<div id="decision"><dt>Decision at the end of the run</dt><dd>{}<small>{} '
+        "<code>convrec registry list</code> has the present state.</small></dd></div>"
+    ).format(value, note)
     return re.sub(r'<div id="decision">.*?</div>', lambda _: cell, page, count=1, flags=re.DOTALL)
 
 

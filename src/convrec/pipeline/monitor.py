@@ -51,6 +51,7 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
                 "since": watched.since.isoformat(),
                 "until": until.isoformat(),
                 "alarm": bool(alarms),
+                "not_counted": watched.window.num_foreign,
                 "checks": [asdict(check) for check in checks],
                 "model": model,
                 "run_id": run.run_id,

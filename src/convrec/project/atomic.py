@@ -14,12 +14,22 @@ from convrec.project.errors import InputError
 logger = logging.getLogger(__name__)
 
 
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Raise `InputError` where the file system lets nobody make files, as below /proc."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: no file can be made there; choose another path") from None
+
+
 def check_target(path: Path, option: str = "") -> None:
     """Make the folder of a file that is to be written; raises `InputError` if the path itself is a folder.
 
     `option` is how the user gave the path, for the message.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with _refused(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise InputError(f"{option} {path}: a folder; name a file".lstrip())
 
@@ -40,7 +50,8 @@ def replaced(path: Path) -> Iterator[Path]:
     new = target.with_name(f".{target.name}.{os.getpid()}.partial")
     new.unlink(missing_ok=True)  # of a process that was killed
     try:
-        new.touch(exist_ok=False)  # never through somebody else's link
+        with _refused(path):
+            new.touch(exist_ok=False)  # never through somebody else's link
         yield new
         if target.exists():
             new.chmod(stat.S_IMODE(target.stat().st_mode))

@@ -49,7 +49,7 @@ def test_few_prompts_get_few_steps(prompts, most, steps):
 
 
 def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
-    """Without what their own people liked, and each found once a batch."""
+    """Without what their own people liked, and each found once a batch, which the sampler repeats."""
     rows = [
         make_row("a", [("Heat", 1995), ("Up", 2009)], "a heist and the police", user_id="ann"),
         make_row("b", [("Heat", 1995)], "police and a heist", user_id="bob", seen_titles=["Up"]),
@@ -61,8 +61,10 @@ def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
     expected = [by_item(own) for own in guidance.log_weights(rows, without_own=True)]
     spy = SimpleNamespace(log_weights=lambda own, **how: asked.append(own) or guidance.log_weights(own, **how))
     examples = [{"row": place, "seen_titles": []} for place in (2, 2, 0)]
-    found = rank_grpo._guided(examples, rows, spy)
-    assert asked == [[rows[2], rows[0]]] and any(expected)
+    guided_batch = rank_grpo._Guided(rows, spy)
+    found = guided_batch(examples)
+    assert guided_batch(examples) == found and asked == [[rows[2], rows[0]]] and any(expected)
+    assert guided_batch(examples[2:])[0] == found[2] and asked[1:] == [[rows[0]]]
     for example, guided in zip(examples, found, strict=True):
         assert guided["seen_titles"] == [] and "log_weights" not in example
         own = dict(zip(guided["guided_items"], guided["log_weights"], strict=True))

@@ -275,13 +275,28 @@ def test_a_link_opens_the_same_conversation_and_is_not_sent(open_page):
     for part in ("#lists", "#wishes", "#num-filters", "#deny-options ~ .chips", "#turns li:nth-child(n + 3)"):
         assert opened.locator(part).all_inner_texts() == page.locator(part).all_inner_texts()
     expect(opened.get_by_label("How many")).to_have_value("4")
-    assert opened.questions[-1].post_data == page.questions[-1].post_data
+    (question,) = opened.questions  # the last message alone is asked
+    assert question.post_data == page.questions[-1].post_data
+    opened.get_by_role("button", name="Show the list for message 1").click()
+    expect(opened.locator("#turns li.assistant").first).to_contain_text(" more")
+    assert len(opened.questions) == 2 and opened.url == link
     assert not any(link.split("#")[1] in f"{asked.url}{asked.all_headers()}" for asked in opened.questions)
     _send(opened, "something newer")
     assert opened.url == link.split("#")[0]  # the conversation is another one now
     opened.evaluate("(link) => { location.href = link.slice(0, -5); }", link)
     expect(opened.locator("#status")).to_have_text("This link is damaged. Ask for a new one.")
     expect(opened.locator("#turns li.user")).to_have_count(3)
+
+
+def test_a_link_is_bounded(open_page):
+    page = open_page()
+    throws = """async ([turns, length]) => {
+      const { linkTo } = await import("./share.js");
+      const turn = { content: "x".repeat(length), choices: {} };
+      try { linkTo({ turns: Array(turns).fill(turn), n: "10", deny: [], allow: [] }); } catch { return true; }
+      return false;
+    }"""
+    assert [page.evaluate(throws, sizes) for sizes in ([100, 500], [101, 1], [1, 80_000])] == [False, True, True]
 
 
 def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):

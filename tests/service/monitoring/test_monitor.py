@@ -102,7 +102,7 @@ def test_what_is_missing_is_told(project, cli, tmp_path, monkeypatch):
 def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
     """Of 300 answers, 30 are empty, one has an item that is not in the catalog, one has an item twice, all are slow.
 
-    Twenty more are of another project's model, and do not count.
+    Twenty more have only items of another catalog: they do not count, which the report says.
     """
     with sqlite3.connect("feedback/feedback.db") as database:
         ids = [row[0] for row in database.execute("SELECT DISTINCT item_id FROM shown ORDER BY item_id LIMIT 9")]
@@ -123,7 +123,10 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
     store.write(answers, [])
     store.close()
     ended = cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json")
-    assert "20 answers do not count: they are of another catalog" in caplog.text
+    assert "20 answers without any item of the catalog do not count" in caplog.text
+    page = Path("runs/monitoring.html").read_text(encoding="utf-8")
+    assert "<dt>Answers without a catalog item</dt><dd>20<small>not counted: " in page
+    assert json.loads(ended.out)["not_counted"] == 20
     checks = {check["name"]: check for check in json.loads(ended.out)["checks"]}
     assert checks["empty_answers"]["figure"] == 0.1 and checks["empty_answers"]["detail"] == "30 answers"
     assert checks["not_in_catalog"]["detail"] == "2 answers" and checks["not_in_catalog"]["n"] == 270
@@ -151,10 +154,12 @@ def test_one_id_for_everybody_gives_not_enough_data(watched_project, project, cl
 
 def test_one_users_empty_answers_are_not_those_of_many(project, cli, tmp_path):
     """One user of 100 has 30 empty answers of 129: 23 % of all, and still one user."""
+    with sqlite3.connect("feedback/feedback.db") as database:
+        (item,) = database.execute("SELECT item_id FROM shown LIMIT 1").fetchone()
     now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
     for number in range(129):
         user = "odd" if number < 30 else f"user {number}"
-        shown = () if number < 30 else (Shown("", 1, "unknown", "1"),)
+        shown = () if number < 30 else (Shown("", 1, item, "1"),)
         time = now - timedelta(minutes=number + 1)
         answers.append(Answer(new_answer_id(time), time, user, None, None, 0.1, None, shown))
     url = f"sqlite:///{tmp_path / 'odd.db'}"

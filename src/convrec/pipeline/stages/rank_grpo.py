@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,16 +77,23 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Data
     return Dataset.from_list(examples), kept
 
 
-def _guided(examples: list[Row], rows: Sequence[Row], guidance: Guidance) -> list[Row]:
-    """Return a batch of examples with the weights of their items. A row's weights are found when it is trained on."""
-    places = list(dict.fromkeys(example["row"] for example in examples))
-    # a person's own rows would tell what is to be learnt
-    found = guidance.log_weights([rows[place] for place in places], without_own=True)
-    weights = {
-        place: {"guided_items": own.items.tolist(), "log_weights": own.logs.tolist()}
-        for place, own in zip(places, found, strict=True)
-    }
-    return [example | weights[example["row"]] for example in examples]
+class _Guided:
+    """Gives a batch's examples the weights of their items, found when it is trained on, once for all repetitions."""
+
+    def __init__(self, rows: Sequence[Row], guidance: Guidance):
+        self.rows, self.guidance = rows, guidance
+        self.weights: dict[int, dict[str, list[Any]]] = {}  # of the last batch, by place
+
+    def __call__(self, examples: list[Row]) -> list[Row]:
+        places = list(dict.fromkeys(example["row"] for example in examples))
+        if places != list(self.weights):  # the sampler repeats a batch for each micro-step and iteration
+            # a person's own rows would tell what is to be learnt
+            found = self.guidance.log_weights([self.rows[place] for place in places], without_own=True)
+            self.weights = {
+                place: {"guided_items": own.items.tolist(), "log_weights": own.logs.tolist()}
+                for place, own in zip(places, found, strict=True)
+            }
+        return [example | self.weights[example["row"]] for example in examples]
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
@@ -196,7 +202,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         )
     trainer.remove_callback(PrinterCallback)  # the history callback tells the progress
     if guidance is not None:
-        collate: Any = partial(_guided, rows=rows, guidance=guidance)
+        collate: Any = _Guided(rows, guidance)
         trainer.data_collator = collate
     measure = make_measure(
         trainer,

@@ -53,6 +53,9 @@ def _facts(watched: Watched, checks: Sequence[Check], tested: str) -> list[Fact]
         facts.append(Fact("Accepted per answer", f"{span.figure:.2f}", interval))
         stored = 1 - answers["messages"].null_count() / len(answers)
         facts.append(Fact("Conversations stored", f"{stored:.0%}", "of the answers"))
+    if watched.window.num_foreign:
+        note = "not counted: items of another project, or all retired"
+        facts.append(Fact("Answers without a catalog item", f"{watched.window.num_foreign:,}", note))
     return [*facts, Fact("Test of the champion", tested, "when it was registered")] if tested else facts
 
 

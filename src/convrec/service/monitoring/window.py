@@ -28,12 +28,13 @@ class Feedback(NamedTuple):
     `answers` has one row an answer: `answer_id`, `time`, `person`, `latency_seconds`, `messages` (JSON, or null),
     `num_items`, `accepted`, the number of accepted items, and `is_wrong`, whether an item is unknown, or twice in a
     list. `accepted` has one row an accepted item: `person` and `item` (its catalog index, or `OUTSIDE`). `ranks` has
-    `rank`, and the number of items that were shown there and `accepted`.
+    `rank`, and the number of items that were shown there and `accepted`. `num_foreign` answers are in none of them.
     """
 
     answers: pl.DataFrame
     accepted: pl.DataFrame
     ranks: pl.DataFrame
+    num_foreign: int
 
 
 def read_feedback(
@@ -41,11 +42,15 @@ def read_feedback(
 ) -> Feedback:
     """Return the feedback from `since` to before `until`. An answer without a user is a person of its own.
 
-    Answers without a single item of the catalog are those of another project's model, and do not count.
+    Answers with items, but none of the catalog, are foreign: those of another project's model, or of retired items
+    alone. Their versions do not tell which, so that they are only counted.
     """
     parts = [_read_period(store, catalog, *period, with_messages) for period in store.periods(since, until)]
-    answers, accepted, ranks = (pl.concat(frames) for frames in zip(*parts, strict=True))
-    return Feedback(answers, accepted, ranks.group_by("rank").agg(pl.col("shown", "accepted").sum()).sort("rank"))
+    answers, accepted, ranks = (pl.concat(frames) for frames in zip(*(part[:3] for part in parts), strict=True))
+    ranks = ranks.group_by("rank").agg(pl.col("shown", "accepted").sum()).sort("rank")
+    if num_foreign := sum(part.num_foreign for part in parts):
+        logger.warning("%s answers without any item of the catalog do not count", f"{num_foreign:,}")
+    return Feedback(answers, accepted, ranks, num_foreign)
 
 
 def _read_period(
@@ -59,10 +64,8 @@ def _read_period(
     indices = [catalog.index_of_id(item) for item in shown["item_id"]]
     items = pl.Series("item", [OUTSIDE if index is None else index for index in indices], dtype=pl.Int64)
     shown = shown.with_columns(items)
-    others = shown.group_by("answer_id").agg((pl.col("item") == OUTSIDE).all()).filter("item")
-    if len(others):
-        logger.warning("%s answers do not count: they are of another catalog", f"{len(others):,}")
-        answers, shown = (frame.join(others, on="answer_id", how="anti") for frame in (answers, shown))
+    foreign = shown.group_by("answer_id").agg((pl.col("item") == OUTSIDE).all()).filter("item")
+    answers, shown = (frame.join(foreign, on="answer_id", how="anti") for frame in (answers, shown))
     wrong = (pl.col("item") == OUTSIDE).any() | (pl.col("item_id").n_unique() < pl.len())
     listed = (
         pl.len().cast(pl.Int64).alias("num_items"),
@@ -81,6 +84,7 @@ def _read_period(
         ),
         shown.filter("accepted").select("person", "item"),
         shown.group_by("rank").agg(pl.len().alias("shown"), pl.col("accepted").sum()),
+        len(foreign),
     )
 
 

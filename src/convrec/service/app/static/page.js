@@ -10,7 +10,7 @@ const LENGTH = "10"; // items of a list, unless the user changes it
 const TOAST = 6000; // milliseconds that a notice about feedback stays
 const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
 const narrow = matchMedia("(max-width: 60rem)");
-const turns = []; // each with the user's content, the wishes switched after it, and the answer where there is one
+const turns = []; // each with the user's content, the wishes switched after it, the answer where there is one, and whether it was `opened`
 let editing = null; // index of the turn that is being edited
 let asked = null; // aborts the question in progress
 let shown = null; // the turn whose answer is shown
@@ -54,7 +54,7 @@ function messages(last) {
   return turns.slice(0, turns.indexOf(last) + 1).flatMap((turn) => [
     { role: "user", content: turn.content },
     // Without titles: the model would copy them, and the next list would leave them out.
-    ...(turn.answer && turn !== last ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
+    ...((turn.answer || turn.opened) && turn !== last ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
   ]);
 }
 
@@ -63,7 +63,7 @@ function showTurns() {
   byId("share").hidden = byId("reset").hidden = !turns.length;
   byId("turns").replaceChildren(...turns.flatMap((turn, index) => [
     index === editing ? editedTurn(turn, index) : userTurn(turn, index),
-    ...(turn.answer ? [assistantTurn(turn, index)] : []),
+    ...(turn.answer || turn.opened ? [assistantTurn(turn, index)] : []),
   ]));
 }
 
@@ -109,22 +109,25 @@ function editedTurn(turn, index) {
     button("Save", save), " ", button("Cancel", stop));
 }
 
+// The list of an opened link's message is asked when it is to be shown.
 function assistantTurn(turn, index) {
-  const lines = turn.answer.models[0].recommendations.map(lineOf);
+  const [first] = turn.answer ? turn.answer.models : [];
+  const lines = first ? first.recommendations.map(lineOf) : [];
   const more = lines.length > 3 ? ` and ${lines.length - 3} more` : "";
   const show = button(turn === shown ? "Shown" : "Show list", () => {
+    if (!first) return ask(goToAnswer, turn);
     showAnswer(turn);
     goToAnswer();
   }, `Show the list for message ${index + 1}`, "quiet");
   show.disabled = turn === shown;
   return element("li", { class: "turn assistant" },
-    element("div", { class: "bar" }, element("span", { class: "who" }, turn.answer.models[0].name), show),
-    element("p", {}, lines.length ? `${lines.slice(0, 3).join(", ")}${more}` : `No ${noun}`));
+    element("div", { class: "bar" }, element("span", { class: "who" }, first ? first.name : "List"), show),
+    ...(first ? [element("p", {}, lines.length ? `${lines.slice(0, 3).join(", ")}${more}` : `No ${noun}`)] : []));
 }
 
 function forgetAnswers(first) {
   editing = null;
-  for (const turn of turns.slice(first)) turn.answer = null;
+  for (const turn of turns.slice(first)) Object.assign(turn, { answer: null, opened: false });
   showTurns();
 }
 
@@ -201,12 +204,12 @@ function listLength() {
   return isValid ? length : null;
 }
 
-// Asks for the list of the last message, or of one of an opened link; returns whether there is an answer.
+// Asks for the list of the last message, or of one of an opened link.
 async function ask(showNext = () => {}, opened = null) {
   const turn = opened || turns.at(-1), length = listLength();
   if (length === null) {
     byId("filters").open = true;
-    return false;
+    return;
   }
   if (asked) asked.abort();
   asked = null;
@@ -216,7 +219,7 @@ async function ask(showNext = () => {}, opened = null) {
   if (!turn) {
     clearAnswer();
     say("");
-    return false;
+    return;
   }
   const own = asked = new AbortController();
   byId("lists").setAttribute("aria-busy", "true");
@@ -234,30 +237,35 @@ async function ask(showNext = () => {}, opened = null) {
       signal: own.signal,
     });
     const reply = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
-    if (own !== asked) return false;
+    if (own !== asked) return;
     if (response.ok) Object.assign(turn, { answer: reply, length });
     else problem = `There is no answer: ${reply.error}`;
   } catch (error) {
     problem = NO_SERVER;
   }
-  if (own !== asked) return false;
+  if (own !== asked) return;
   asked = null;
   byId("lists").setAttribute("aria-busy", "false");
   if (!problem) {
     showAnswer(turn);
     showNext();
-    return true;
+    return;
   }
   turn.answer = null;
   showTurns();
   clearAnswer();
   say("");
   showError(problem);
-  return false;
 }
 
 async function share() {
-  const link = linkTo({ turns: turns.map(({ content, choices }) => ({ content, choices })), n: byId("n").value, deny: deny.titles, allow: allow.titles });
+  let link;
+  try {
+    link = linkTo({ turns: turns.map(({ content, choices }) => ({ content, choices })), n: byId("n").value, deny: deny.titles, allow: allow.titles });
+  } catch (error) {
+    toast("This conversation is too long for a link.");
+    return;
+  }
   try {
     await navigator.clipboard.writeText(link);
     toast("Link copied. It contains your messages: whoever has it can read them.");
@@ -273,8 +281,8 @@ function leaveLink() {
   history.replaceState(null, "", location.pathname);
 }
 
-// Opens the conversation of a link; each of its messages is asked anew.
-async function openShared() {
+// Opens the conversation of a link, and asks for the list of its last message anew.
+function openShared() {
   if (location.hash.length < 2) return;
   let opened;
   try {
@@ -292,7 +300,7 @@ async function openShared() {
   showTurns();
   showNumFilters();
   byId("opened").hidden = false;
-  for (const turn of opened.turns) if (!await ask(undefined, turn)) return;
+  return ask(undefined, turns.at(-1));
 }
 
 // The message stays in its field while the number of items is invalid.
