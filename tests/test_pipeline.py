@@ -409,7 +409,8 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
 
 
 @pytest.mark.slow
-def test_an_ablation_is_made_once(scratch, cli, caplog):
+def test_an_ablation_is_made_once(scratch, cli, caplog, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # no heading wraps
     status, out, _ = cli("ablate-demonstrations")
     assert status == 0 and "held out: lists" in out and "remap + reflect" in out
     result = json.loads((scratch / "comparison" / "ablation.json").read_text())

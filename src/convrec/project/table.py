@@ -22,7 +22,8 @@ class TextTable(NamedTuple):
         """Print the table in the width of the terminal, or `otherwise`; cells wrap where it does not fit."""
         table = Table(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for place, name in enumerate(self.header):
-            is_word = all(len(row[place].split()) < 2 for row in self.rows)  # a name or a number, which stays whole
+            cells = [row[place] for row in self.rows if place < len(row)]
+            is_word = all(len(cell.split()) < 2 for cell in cells)  # a name or a number, which stays whole
             table.add_column(name, justify="left" if place < self.left else "right", overflow="fold", no_wrap=is_word)
         for row in self.rows:
             table.add_row(*row)
