@@ -15,10 +15,7 @@ mpl.use("svg")
 from matplotlib import pyplot as plt  # noqa: E402
 
 FIGURES = Path(__file__).parent / "figures"
-THEMES = {
-    "light": ("#1f2328", "#57606a"),
-    "dark": ("#e6edf3", "#9198a1"),
-}  # colours of text
+THEMES = {"light": ("#1f2328", "#57606a"), "dark": ("#e6edf3", "#9198a1")}  # colours of text
 LINES = {  # name and colour
     "nothing": ("nothing", "#d55e00"),
     "live": ("live evidence", "#009e73"),

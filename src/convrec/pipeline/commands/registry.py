@@ -103,10 +103,11 @@ def list_all(*, as_json: AsJson = False) -> None:
     from convrec.registry.versions import model_name, other_models
 
     rows = list_versions()
-    name, others = model_name(), other_models(model_name())
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
-    elif rows:
+        return
+    name, others = model_name(), other_models(model_name())
+    if rows:
         print(f"Versions of {name}; {others}" if others else f"Versions of {name}")
         _print_table(COLUMNS, [tuple(row[column] for column in COLUMNS) for row in rows])
     else:
