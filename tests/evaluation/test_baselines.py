@@ -3,15 +3,17 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_rows
+from convrec.data.conversations import distinct_prompts, read_rows, write_rows
+from convrec.data.schemas import write_catalog
 from convrec.evaluation import baselines
-from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose
+from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose, kept_baselines
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.params import load_params
@@ -288,3 +290,34 @@ def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
     )
     assert not scores[1].any()
     np.testing.assert_array_equal(Als(likes, 3, penalty, alpha, 1).scores(liked), scores)
+
+
+def test_what_was_searched_is_kept_while_data_and_options_stay(tmp_path, monkeypatch, catalog):
+    """A promotion searches nothing that the stage `evaluate` has searched."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    paths, options = Paths(), load_params().baseline_options()
+    paths.processed.mkdir(parents=True)
+    write_catalog(catalog, paths.catalog)
+    for split in ("train", "validation", "test"):
+        write_rows(pd.DataFrame(TRAIN), paths.split(split))
+    searched, search = [], baseline_lists
+
+    def watched(names, *rest):
+        searched.append(names)
+        return search(names, *rest)
+
+    def found(*names, prompts=TRAIN, **changed):
+        return kept_baselines(names, paths, prompts, catalog, **{**options, **changed})
+
+    monkeypatch.setattr(baselines, "baseline_lists", watched)
+    first = found("popularity", "sasrec")
+    assert isinstance(first["sasrec"], str)  # what the data lack
+    assert found("popularity") == {"popularity": first["popularity"]}
+    assert {**found("sasrec", "popularity", "last_month"), **first} == first | found("last_month")
+    assert searched == [["popularity", "sasrec"], ["last_month"]]
+    assert len(found("popularity", prompts=TRAIN[:2])["popularity"].lists) == 2
+    found("popularity", seed=5)
+    write_rows(pd.DataFrame(TRAIN[:3]), paths.split("train"))
+    assert found("popularity") != {"popularity": first["popularity"]}
+    assert searched[2:] == [["popularity"]] * 3

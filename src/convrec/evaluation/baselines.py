@@ -5,10 +5,12 @@ that widen until the choice is inside.
 """
 
 import datetime
+import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
+from importlib.metadata import version
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -23,12 +25,15 @@ from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
 from convrec.classical.scores import WeightedSum, best_columns
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, truths
+from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, read_rows, truths
 from convrec.data.matching import judge, make_target
 from convrec.data.parsing import WrittenList, format_list
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
+from convrec.project.atomic import write_text
+from convrec.project.code import code_digest, code_files, fingerprint
 from convrec.project.device import pick_device
+from convrec.project.paths import CHECKPOINTS, Paths
 
 logger = logging.getLogger(__name__)
 
@@ -275,6 +280,29 @@ def _beyond(values: list[Any], chosen: Collection[Any], ratio: int) -> Any:
             values.insert(0, below)
             return below
     return None
+
+
+def kept_baselines(
+    names: Collection[str], paths: Paths, prompts: Sequence[Row], catalog: Catalog, **options: Any
+) -> dict[str, Answers | str]:
+    """Return `baseline_lists` of a project for these test prompts; `options` are those of `Options.of`.
+
+    They are kept: a promotion finds those of the stage `evaluate`, and an evaluation of another model searches nothing.
+    """
+    parameters = {
+        "prompts": [row["prompt_id"] for row in prompts],
+        "options": options,
+        "versions": {name: version(name) for name in ("implicit", "numpy", "scikit-learn", "scipy", "torch")},
+        "code": code_digest(code_files([__name__])),
+    }
+    inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog]
+    file = CHECKPOINTS / "baselines" / f"{fingerprint(parameters, inputs)}.json"
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if missing := [name for name in names if name not in kept]:
+        rows = [read_rows(paths.split(split)) for split in ("train", "validation")]
+        kept |= baseline_lists(missing, *rows, prompts, catalog, Options.of(**options))
+        write_text(file, json.dumps(kept))
+    return {name: kept[name] if isinstance(kept[name], str) else Answers(*kept[name]) for name in names}
 
 
 def baseline_lists(

@@ -11,7 +11,7 @@ import pandas as pd
 from convrec.classical.guidance import load_guide
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, read_rows
-from convrec.evaluation.baselines import Options, baseline_lists
+from convrec.evaluation.baselines import kept_baselines
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.comparison import MIN_PERSONS
 from convrec.evaluation.evaluation import Evaluation
@@ -58,7 +58,7 @@ def compare_versions(
         own_catalog = {f"version {version} of {model_name()}": Catalog.read(model.catalog)}
         require_shared_items({**own_catalog, str(paths.catalog): catalog})
     train = read_rows(paths.split("train"))
-    baselines = _baseline_scores(policy.baselines, train, read_rows(paths.split("validation")), evaluation, params)
+    baselines = _baseline_scores(policy.baselines, evaluation, params, paths)
     tables: list[pd.DataFrame] = []
     means: list[dict[str, float]] = []
     for version, model in sides:
@@ -90,17 +90,14 @@ def compare_versions(
     return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
 
 
-def _baseline_scores(
-    rule: Baselines, train: list[Row], validation: list[Row], evaluation: Evaluation, params: Params
-) -> dict[str, pd.DataFrame]:
+def _baseline_scores(rule: Baselines, evaluation: Evaluation, params: Params, paths: Paths) -> dict[str, pd.DataFrame]:
     """Return the scores of each baseline of the policy on the rows.
 
     Baselines that the data do not allow are skipped with `all`; `InputError` is raised for one that the policy names.
     """
     names = [name for name in BASELINES if {"all", name} & set(rule.names)]
     found: dict[str, pd.DataFrame] = {}
-    options = Options.of(**params.baseline_options())
-    made_lists = baseline_lists(names, train, validation, evaluation.prompts, evaluation.catalog, options)
+    made_lists = kept_baselines(names, paths, evaluation.prompts, evaluation.catalog, **params.baseline_options())
     for name, made in made_lists.items():
         if not isinstance(made, str):
             found[name] = evaluation.of_lists(made.lists).scores

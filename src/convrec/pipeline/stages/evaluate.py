@@ -10,7 +10,7 @@ from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.guidance import load_guide
 from convrec.data.conversations import read_rows, write_rows
 from convrec.data.parsing import format_list
-from convrec.evaluation.baselines import Answers, Options, baseline_lists
+from convrec.evaluation.baselines import Answers, kept_baselines
 from convrec.evaluation.beyond_accuracy import describe_lists, mentions
 from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, ratio_interval
 from convrec.evaluation.evaluation import Evaluation, ScoredLists
@@ -77,7 +77,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     common, config = params.common, params.evaluate
     evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
     rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
-    train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
     record.log_dataset(paths.split("test"), "test")
     record.log_dataset(paths.catalog, "catalog")
 
@@ -86,14 +85,14 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         check_constraint(paths.model("sft"), prompts, catalog, common.list_length, trust)
     headline = evaluation.headline
     metrics: dict[str, Any] = {"n_rows": len(rows), "n_prompts": len(prompts)}
-    found = baseline_lists(BASELINES, train, validation, prompts, catalog, Options.of(**params.baseline_options()))
+    found = kept_baselines(BASELINES, paths, prompts, catalog, **params.baseline_options())
     baselines = {name: answers for name, answers in found.items() if isinstance(answers, Answers)}
     metrics["best_baseline"] = max(baselines, key=lambda name: baselines[name].validation)
     metrics["baselines"] = {
         name: {"settings": answers.settings, f"validation_{headline}": answers.validation}
         for name, answers in baselines.items()
     }
-    counts, texts = mentions(train, catalog), [item.text() for item in catalog.items]
+    counts, texts = mentions(read_rows(paths.split("train")), catalog), [item.text() for item in catalog.items]
     vectors = TfidfEmbedder(texts).embed_items(texts)
     tables, plot, truncated = {}, [], []
     for system, lists in _system_lists(params, paths, evaluation, baselines):
