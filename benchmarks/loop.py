@@ -45,7 +45,8 @@ START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)
 LINES = ("nothing", "live", "retraining", "both")
 SAVED = Path("runs", "loop-users.csv")
-# The conversations since the change, and the champion as the model that Rank-GRPO starts from.
+# The feedback since the change, and the champion as the model that Rank-GRPO starts from. The synthetic conversations
+# stay those of before the change: the world of more months has other films, and tells what the new audience likes.
 LEARN_FROM_FEEDBACK = [
     "data.source=[synthetic, feedback]",
     f"rank_grpo.since={SHIFT:%Y-%m}",
@@ -117,7 +118,9 @@ class Loop:
 
     def _retrain(self, until: date) -> str:
         """Learn from the feedback since the change: the last two days are the test, the two before validation."""
-        apply_profile("embedded", LEARN_FROM_FEEDBACK)
+        world = load_params().data.synthetic
+        months = [f"data.synthetic.{name}={getattr(world, name)}" for name in ("num_months", "num_conversations")]
+        apply_profile("embedded", [*LEARN_FROM_FEEDBACK, *months])
         tested = f"{until - timedelta(days=2)}/{until - timedelta(days=1)}"
         started = time.monotonic()
         _run([sys.executable, "-m", "flows.refresh", "--test-period", tested], self._feedback)
