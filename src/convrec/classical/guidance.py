@@ -34,13 +34,13 @@ class Outcomes(NamedTuple):
 
 
 def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
-    """Return by what share of the expected people accept each item more often than expected. Shape: (C,).
+    """Return how much more often than expected people accept each item; 1 is what one showing to each lets expect.
 
     Expected is what people accept of any item at the same rank, which never rises from a rank to the next one. So an
     item gains nothing from being shown, or from being shown first. Each person's surplus for an item, over all
-    showings, counts as -1 to 1. The mean is shrunk towards 0 by its variance between people (a random-effects model,
-    DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard errors, it is 0: so it is
-    while nothing has changed, and for fewer than four people.
+    showings, counts as -1 to 1. That of all people is shrunk towards 0 by its variance between them (a random-effects
+    model, DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard errors, it is 0: so
+    it is while nothing has changed, and for fewer than four people. Shape: (C,).
     """
     if not len(shown.people):
         return np.zeros(num_items)
@@ -55,7 +55,7 @@ def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
     pairs, pair = np.unique(person * num_items + shown.items, return_inverse=True)
     own = np.clip(np.bincount(pair, shown.accepted - expected), -1, 1)
     own -= own.mean()  # what is cut off is more often above than below
-    once = np.bincount(pair, expected) / np.bincount(pair)  # what one showing makes people expect of an item
+    once = np.bincount(pair, expected) / np.bincount(pair)  # expected of one showing
     total, square, base = (np.bincount(pairs % num_items, each, num_items) for each in (own, own**2, once))
     chance = np.sqrt(2 * (square**2).sum())  # standard error of the sum if there is no surplus
     variance = max(0.0, (total**2 - square).sum() - 2 * chance) / max((base**2).sum(), 1e-9)  # of the true surplus
