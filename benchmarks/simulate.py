@@ -37,7 +37,7 @@ from convrec.service.feedback.database import (
 
 logger = logging.getLogger(__name__)
 
-CONCURRENT = 16  # requests at a time
+CONCURRENT = 64  # requests at a time; the service decodes what waits in one batch
 _TRIES, _LONGEST_WAIT = 8, 30.0  # of a request that the service refuses for now; seconds between two tries
 _TIMEOUT = 120.0  # seconds for an answer
 _ARRIVAL, _POLL = 60.0, 0.1  # seconds until the service has delivered its answers to the database

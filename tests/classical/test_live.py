@@ -1,166 +1,124 @@
-"""Evidence with feedback: against a plain loop, and under a flood of one user's feedback."""
+"""Guidance with feedback: against a plain loop, without a change, and under a flood of one user's feedback."""
 
 import numpy as np
+import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import Evidence, log_shares
-from convrec.classical.guidance import Guidance
-from convrec.classical.neighbours import Accepted
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance, Outcomes, surplus
 from convrec.data.catalog import Catalog, Item
-from convrec.data.conversations import person_key
 from tests.rows import make_row
 
-FILMS = [(f"Film {number}", 1950 + number) for number in range(60)]
+SIZE, LENGTH = 40, 10
+FILMS = [(f"Film {number}", 1950 + number) for number in range(SIZE)]
 CATALOG = Catalog([Item(*film) for film in FILMS])
-WORDS = [
-    "space horror",
-    "a heist",
-    "desert planet",
-    "police in space",
-    "balloons",
-    "a quiet planet",
-    "horror and police",
-]
-WEIGHTS = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3}
+RATES = 0.5 * 0.8 ** np.arange(LENGTH)  # accepted by rank
 
 
-def _rows(num: int = 30) -> list[dict]:
-    """Conversations of ten people."""
-    rng = np.random.default_rng(4)
-    return [
-        make_row(
-            f"p{number}",
-            [FILMS[i] for i in rng.permutation(40)[: rng.integers(1, 6)]],
-            " ".join(rng.choice(WORDS, 2)),
-            user_id=f"u{number % 10}",
-        )
-        for number in range(num)
-    ]
+def _outcomes(*shown: tuple[int, list[int], set[int]]) -> Outcomes:
+    """Lists that people were shown, each (person, items, accepted items)."""
+    rows = [(person, item, rank, item in own) for person, items, own in shown for rank, item in enumerate(items)]
+    return Outcomes(*(np.array(column) for column in zip(*rows, strict=True)))
 
 
-def _guidance(neighbours: int = 100, weights: dict[str, float] = WEIGHTS) -> Guidance:
-    evidence = Evidence.fit(_rows(), CATALOG, TfidfEmbedder, neighbours=neighbours, kept=60)
-    return Guidance(evidence, weights, {"name": "tfidf"})
-
-
-class Feedback:
-    """Accepted items of answers, each (answer, user, item, words); without words, the conversation is not stored."""
-
-    def __init__(self, *entries: tuple[str, str, int, str]):
-        self._texts = {answer: words for answer, _, _, words in entries if words}
-        self.entries, self.read = entries, []
-
-    @property
-    def accepted(self) -> Accepted:
-        answers = [answer if words else None for answer, _, _, words in self.entries]
-        people = np.array([person_key({"user_id": user}) for _, user, _, _ in self.entries], dtype=np.int64)
-        return Accepted(answers, people, np.array([item for _, _, item, _ in self.entries], dtype=np.int64), self._read)
-
-    def _read(self, answers):
-        self.read += answers
-        return {one: [{"role": "user", "content": self._texts[one]}] for one in answers if one in self._texts}
-
-
-def _dense(guidance: Guidance, prompts: list[dict]) -> np.ndarray:
-    """Return the log weights of all items. Shape: (B, C)."""
-    found = np.zeros((len(prompts), len(CATALOG)))
-    for row, weights in zip(found, guidance.log_weights(prompts), strict=True):
-        row[weights.items] = weights.logs
+def _shown(
+    num_people: int, num_answers: int, factor: np.ndarray, seed: int = 3
+) -> list[tuple[int, list[int], set[int]]]:
+    """Lists of random items, each accepted with the rate of its rank times its factor."""
+    rng, found = np.random.default_rng(seed), []
+    for person in np.repeat(np.arange(num_people), num_answers).tolist():
+        items = rng.permutation(SIZE)[:LENGTH]
+        found.append((person, items.tolist(), set(items[rng.random(LENGTH) < RATES * factor[items]].tolist())))
     return found
 
 
-def _asked(*texts: str) -> list[dict]:
-    return [make_row(f"x{number}", [], text, user_id="other") for number, text in enumerate(texts)]
+def _by_loop(shown: list[tuple[int, list[int], set[int]]], expected: list[float]) -> np.ndarray:
+    """The surplus for given rates of the ranks."""
+    own, bases = {}, {}
+    for person, items, liked in shown:
+        for rank, item in enumerate(items):
+            own[person, item] = own.get((person, item), 0.0) + (item in liked) - expected[rank]
+            bases.setdefault((person, item), []).append(expected[rank])
+    total, square, base = np.zeros((3, SIZE))
+    cut = {pair: min(max(value, -1.0), 1.0) for pair, value in own.items()}
+    mean = np.mean(list(cut.values()))
+    for (person, item), value in cut.items():
+        value -= mean
+        total[item] += value
+        square[item] += value**2
+        base[item] += np.mean(bases[person, item])
+    variance = max(0.0, sum(total**2 - square) - 2 * np.sqrt(2 * sum(square**2))) / sum(base**2)
+    found = np.zeros(SIZE)
+    for item in np.flatnonzero(base):
+        mean, noise = total[item] / base[item], square[item] / base[item] ** 2
+        found[item] = mean * variance / (variance + noise)
+    return found
 
 
-SOME = Feedback(
-    ("a1", "new", 50, "space horror"),
-    ("a2", "new", 51, "police in space horror"),
-    ("a2", "new", 52, "police in space horror"),
-    ("a3", "u3", 50, "a quiet planet"),  # who has training conversations, too
-    ("a4", "u4", 7, ""),
-)
+def test_the_surplus_is_that_of_a_plain_loop():
+    """The rates at ranks 2 and 3 rise, so both are expected to be their mean."""
+    lists = [([0, 1, 2], {0, 2}), ([1, 0, 2], {1, 2}), ([2, 3, 4], {2}), ([4, 0, 3], set())]
+    shown = [(person, items, liked) for person in range(30) for items, liked in lists]
+    found = surplus(_outcomes(*shown), SIZE)
+    np.testing.assert_allclose(found, _by_loop(shown, [3 / 4, 1 / 4, 1 / 4]), rtol=1e-9)
+    assert found[2] > 1 and found[4] < -0.5 and not found[5:].any()
 
 
-def test_the_nearest_conversation_of_each_person_with_feedback_votes():
-    """As a plain loop: training conversations one vote each, except those of people with feedback."""
-    guidance = _guidance(weights={"neighbours": 1.0})
-    voters = guidance.evidence.neighbours
-    embed = voters.embedder.embed_conversations
-    liked = [voters.liked[[place]].toarray()[0] for place in range(len(voters.people))]
-    said = [(row["messages"][0]["content"], row["user_id"]) for row in _rows()]
-    said = [(*both, dict(enumerate(own))) for both, own in zip(dict.fromkeys(said), liked, strict=True)]
-    mean = voters.liked.sum() / len(voters.people)
-    feedback = [
-        ("space horror", "new", {50: mean}),
-        ("police in space horror", "new", {51: mean / 2, 52: mean / 2}),
-        ("a quiet planet", "u3", {50: mean}),
+def test_an_item_gains_nothing_from_being_shown_or_from_its_rank():
+    """Items 0 to 9 are always shown, item 0 always first: it is accepted most, as anything there would be."""
+    rng = np.random.default_rng(5)
+    lists = [[0, *(1 + rng.permutation(9))] for _ in range(3000)]
+    shown = [
+        (n % 300, items, {i for i, p in zip(items, RATES, strict=True) if rng.random() < p})
+        for n, items in enumerate(lists)
     ]
-    for prompt in ("space horror please", "a heist, police", "planets: a quiet one"):
-        cosine = {words: (embed([prompt]) @ embed([words]).T).toarray()[0, 0] for words, _, _ in [*said, *feedback]}
-        best = {}
-        for words, user, items in [*said, *feedback]:
-            key = user if user in ("new", "u3") else (user, words)
-            if key not in best or cosine[words] >= best[key][0]:  # the newest of equals
-                best[key] = (cosine[words], items)
-        votes = np.zeros(len(CATALOG))
-        for value, items in best.values():
-            for item, weight in items.items():
-                votes[item] += value * weight
-        expected = log_shares(votes[None], 60).toarray()
-        np.testing.assert_allclose(_dense(guidance.with_feedback(SOME.accepted), _asked(prompt)), expected, rtol=1e-4)
+    assert np.abs(surplus(_outcomes(*shown), SIZE)).max() == 0
 
 
-def test_only_new_conversations_are_read_and_what_is_gone_is_forgotten():
-    """As after a user's deletion: the evidence is that of what is left, as if nothing else had ever been."""
-    trained, asked = _guidance(), _asked("space horror", "a quiet planet", "balloons")
-    every = trained.with_feedback(SOME.accepted)
-    SOME.read.clear()
-    again = every.with_feedback(SOME.accepted)
-    assert SOME.read == [] and np.array_equal(_dense(again, asked), _dense(every, asked))
-    left = Feedback(*(entry for entry in SOME.entries if entry[1] != "new"), ("a5", "u5", 9, "balloons"))
-    found, expected = again.with_feedback(left.accepted), trained.with_feedback(left.accepted)
-    assert left.read == ["a5", "a3", "a5"]
-    np.testing.assert_allclose(_dense(found, asked), _dense(expected, asked), rtol=1e-5)
-    assert not np.array_equal(_dense(found, asked), _dense(every, asked))
-    np.testing.assert_array_equal(_dense(found.with_feedback(Feedback().accepted), asked), _dense(trained, asked))
-    np.testing.assert_array_equal(_dense(trained, asked), _dense(_guidance(), asked))
+def test_without_a_change_it_is_nearly_nothing_and_after_one_it_is_that_change():
+    none = np.ones(SIZE)
+    for seed in range(5):
+        assert np.abs(surplus(_outcomes(*_shown(300, 10, none, seed)), SIZE)).max() < 0.05
+    changed = np.where(np.arange(SIZE) < 20, 0.5, 1.5)
+    found = surplus(_outcomes(*_shown(300, 10, changed)), SIZE)
+    assert found[:20].max() < -0.5 < 0.5 < found[20:].min()
 
 
-def test_popularity_counts_people_once():
-    trained = _guidance(weights={"popularity": 1.0}).evidence
-    counts = trained.likes.matrix.sum(axis=0)
-    row = trained.likes.people[person_key({"user_id": "u4"})]
-    known = int(trained.likes.matrix[[row]].indices[0])
-    feedback = Feedback(
-        *((f"a{i}", user, item, "") for i in range(3) for user in ("u4", "new") for item in (known, 55))
-    )
-    found = trained.with_feedback(feedback.accepted).terms(_asked("a"), without_own=False, earlier=False)
-    counts[known] += 1
-    counts[55] += 2
-    np.testing.assert_allclose(found["popularity"].block(slice(0, 1))[0], np.log1p(counts), rtol=1e-6)
+def _weights(guidance: Guidance, shown: list[tuple[int, list[int], set[int]]]) -> np.ndarray:
+    """Return the log weights of all items for a prompt, less their mean."""
+    asked = make_row("x", [], "space horror", user_id="other")
+    (weights,) = guidance.with_feedback(_outcomes(*shown)).log_weights([asked])
+    found = np.zeros(SIZE)
+    found[weights.items] = weights.logs
+    return found - found.mean()
 
 
-def _move(guidance: Guidance, feedback: Feedback, asked: list[dict]) -> np.ndarray:
-    return np.abs(_dense(guidance.with_feedback(feedback.accepted), asked) - _dense(guidance, asked)).max(axis=1)
+@pytest.fixture(scope="module")
+def guidance() -> Guidance:
+    rng = np.random.default_rng(4)
+    rows = [make_row(f"p{n}", [FILMS[i] for i in rng.permutation(SIZE)[:5]], f"space {n % 7}") for n in range(30)]
+    evidence = Evidence.fit(rows, CATALOG, TfidfEmbedder, neighbours=15, kept=SIZE)
+    return Guidance(evidence, {"popularity": 0.5, "neighbours": 1.5, "wishes": 9.0}, {"name": "tfidf"})
 
 
-def test_a_flood_of_one_user_moves_lists_of_others_no_more_than_one_accept():
-    """10,000 accepts: of one film in one conversation, of one film in many, of all films in many."""
-    guidance, asked = _guidance(neighbours=15), _asked("space horror", "a heist, police", "a quiet planet")
-    rng = np.random.default_rng(7)
-    texts = ["space horror", *(" ".join(rng.choice(WORDS, 2)) for _ in range(499))]
-    ones = [Feedback(("a", "flood", 50, words)) for words in {*texts, *WORDS}]
-    largest = np.max([_move(guidance, one, asked) for one in ones], axis=0)
-    assert (largest > 0.1).all()
-    same = Feedback(*((f"a{i}", "flood", 50, "space horror") for i in range(10_000)))
-    one = Feedback(same.entries[0])
-    np.testing.assert_allclose(_move(guidance, same, asked), _move(guidance, one, asked), rtol=1e-6)
-    many = Feedback(*((f"a{i % 500}.{i // 500}", "flood", 50, texts[i % 500]) for i in range(10_000)))
-    every = Feedback(
-        *((f"a{i % 500}", "flood", (i // 500 + 20 * (i % 500)) % 60, texts[i % 500]) for i in range(10_000))
-    )
-    for flood in (many, every):
-        assert (_move(guidance, flood, asked) <= largest + 1e-6).all()
-    people = Feedback(*((f"a{i}", f"new{i}", 50, "space horror") for i in range(20)))
-    assert _move(guidance, people, asked)[0] > largest[0] + 0.5, "many people do move them"
+def test_feedback_takes_the_place_of_what_was_there_and_has_the_powers_of_all_shares(guidance):
+    first, second = _shown(50, 10, np.linspace(0, 2, SIZE)), _shown(50, 10, np.linspace(2, 0, SIZE))
+    again = guidance.with_feedback(_outcomes(*first)).with_feedback(_outcomes(*second))
+    np.testing.assert_allclose(again.live, 3 * surplus(_outcomes(*second), SIZE))
+    moved = _weights(guidance, second) - _weights(guidance, [(0, [0], {0})])
+    np.testing.assert_allclose(moved, again.live - again.live.mean(), atol=1e-5)
+
+
+def test_a_flood_of_one_user_moves_lists_of_others_as_little_as_one_accept(guidance):
+    """10,000 accepts: of one film, or of all films; alone, nothing moves."""
+    others = _shown(100, 10, np.linspace(0.5, 1.5, SIZE))
+    before = _weights(guidance, others)
+    ones = [[(-1, list(np.roll(range(SIZE), -item)[:LENGTH]), {item})] for item in range(SIZE)]
+    largest = max(np.abs(_weights(guidance, [*others, *one]) - before).max() for one in ones)
+    same = [(-1, ones[30][0][1], {30})] * 10_000
+    every = [(-1, one[0][1], set(one[0][1])) for one in ones] * 250
+    for flood in (same, every):
+        assert 0 < np.abs(_weights(guidance, [*others, *flood]) - before).max() < 2 * largest
+        assert not guidance.with_feedback(_outcomes(*flood)).live.any()
+    people = [(1000 + n, *ones[30][0][1:]) for n in range(100)]
+    assert np.abs(_weights(guidance, [*others, *people]) - before)[30] > 3 * largest, "many people do move them"

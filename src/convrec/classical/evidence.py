@@ -9,9 +9,9 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -19,7 +19,7 @@ from scipy import sparse
 
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
-from convrec.classical.neighbours import Accepted, Neighbours, product
+from convrec.classical.neighbours import Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
@@ -54,16 +54,6 @@ def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
     return sparse.csr_array(values.astype(np.float32))
 
 
-class Live(NamedTuple):
-    """What feedback has added: votes of conversations, and the number of further people who like each item.
-
-    Shape: more (C,).
-    """
-
-    neighbours: Neighbours
-    more: np.ndarray
-
-
 @dataclass
 class Evidence:
     """The evidence that training rows give about prompts: vectors of conversations and likes, no texts.
@@ -77,7 +67,6 @@ class Evidence:
     number: int
     kept: int
     device: str = "cpu"
-    live: Live | None = None  # in a service; never saved
     _models: dict[str, ItemKnn | Ease] = field(default_factory=dict)  # those of all months
     _texts: list[tuple[Embedder, Any]] = field(default_factory=list)  # of the items, once they are needed
 
@@ -147,28 +136,6 @@ class Evidence:
         likes = Likes(matrix, people, months)
         return cls(catalog, voters, likes, settings["number"], settings["kept"], device)
 
-    @property
-    def voters(self) -> Neighbours:
-        """The conversations that vote, those of feedback included."""
-        return self.neighbours if self.live is None else self.live.neighbours
-
-    def with_feedback(self, accepted: Accepted) -> "Evidence":
-        """Return the trained evidence with what people accepted, in place of what this one has of it.
-
-        Stored conversations vote, and popularity counts each person once for an item. What people like together
-        (item-kNN, EASE) stays as trained: one person who accepts everything would make all items alike.
-        """
-        trained, known = self.likes.matrix, self.likes.people
-        people, items = np.unique(np.stack([accepted.people, accepted.items]), axis=1)
-        places = np.array([known.get(person, -1) for person in people.tolist()], dtype=np.int64)
-        is_known = places >= 0
-        cells = (np.ones(is_known.sum(), dtype=np.float32), (places[is_known], items[is_known]))
-        again = sparse.csr_array(cells, shape=trained.shape).multiply(trained).sum(axis=0)
-        more = np.bincount(items, minlength=trained.shape[1]) - again
-        before = None if self.live is None else self.live.neighbours.voices
-        voters = self.neighbours.with_feedback(accepted, before)
-        return replace(self, live=Live(voters, more.astype(np.float32)))
-
     def terms(
         self, prompts: Sequence[Row], *, without_own: bool, earlier: bool, kinds: Sequence[str] = EVIDENCE
     ) -> dict[str, Scores]:
@@ -188,7 +155,7 @@ class Evidence:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
         found: dict[str, Scores] = {}
         if "neighbours" in kinds:
-            nearest = self.voters.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
+            nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
             votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
             found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
         for kind, queries in self._queries(prompts, kinds).items():
@@ -211,7 +178,7 @@ class Evidence:
                     parts.append(log_shares(scores, self.kept))
                 if len(rows) > BLOCK:
                     logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
-            counts = likes.matrix.sum(axis=0) + (0 if self.live is None else self.live.more)
+            counts = likes.matrix.sum(axis=0)
             popular.append(np.log1p(counts))
             theirs.data = np.log(counts[theirs.indices] / (counts[theirs.indices] + 1)).astype(np.float32)
             own.append(theirs)

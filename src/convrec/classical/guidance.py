@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import EVIDENCE, Evidence, largest
-from convrec.classical.neighbours import Accepted
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
@@ -19,6 +19,48 @@ from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _CELLS = 4_000_000  # scores in memory at a time
+
+
+class Outcomes(NamedTuple):
+    """Items that people were shown, one an entry: who, which, at which rank (from 0), and whether they accepted it.
+
+    Shape: all (E,).
+    """
+
+    people: np.ndarray  # int64
+    items: np.ndarray
+    ranks: np.ndarray
+    accepted: np.ndarray
+
+
+def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
+    """Return how much more often than expected people accept each item; 1 is what one showing to each lets expect.
+
+    Expected is what people accept of any item at the same rank, which never rises from a rank to the next one. So an
+    item gains nothing from being shown, or from being shown first. Each person's surplus for an item, over all
+    showings, counts as -1 to 1. That of all people is shrunk towards 0 by its variance between them (a random-effects
+    model, DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard errors, it is 0: so
+    it is while nothing has changed, and for fewer than four people. Shape: (C,).
+    """
+    if not len(shown.people):
+        return np.zeros(num_items)
+    people, person = np.unique(shown.people, return_inverse=True)
+    num_ranks = int(shown.ranks.max()) + 1
+    places, shape = person * num_ranks + shown.ranks, (len(people), num_ranks)
+    times = np.bincount(places, minlength=len(people) * num_ranks).reshape(shape)
+    accepted = np.bincount(places, shown.accepted, minlength=len(people) * num_ranks).reshape(shape)
+    seen_by = (times > 0).sum(axis=0)
+    rates = (accepted / np.maximum(times, 1)).sum(axis=0) / np.maximum(seen_by, 1)
+    expected = isotonic_regression(rates, weights=np.maximum(seen_by, 1e-9), increasing=False).x[shown.ranks]
+    pairs, pair = np.unique(person * num_items + shown.items, return_inverse=True)
+    own = np.clip(np.bincount(pair, shown.accepted - expected), -1, 1)
+    own -= own.mean()  # what is cut off is more often above than below
+    once = np.bincount(pair, expected) / np.bincount(pair)  # expected of one showing
+    total, square, base = (np.bincount(pairs % num_items, each, num_items) for each in (own, own**2, once))
+    chance = np.sqrt(2 * (square**2).sum())  # standard error of the sum if there is no surplus
+    variance = max(0.0, (total**2 - square).sum() - 2 * chance) / max((base**2).sum(), 1e-9)  # of the true surplus
+    noise = base**2 * variance + square
+    return total * base * variance / np.where(noise > 0, noise, 1)
 
 
 @dataclass(frozen=True)
@@ -31,6 +73,7 @@ class Guidance:
     evidence: Evidence
     weights: Mapping[str, float]
     embedder: Mapping[str, Any]  # arguments of `make_embedder`
+    live: np.ndarray | None = None  # (C,), what feedback adds to the log weights; in a service, never saved
 
     @classmethod
     def load(
@@ -54,9 +97,14 @@ class Guidance:
         """Return the log weights of prompts, as a `Guide`."""
         return self.log_weights(prompts)
 
-    def with_feedback(self, accepted: Accepted) -> "Guidance":
-        """Return the guidance with what people of a service accepted (see `Evidence.with_feedback`)."""
-        return replace(self, evidence=self.evidence.with_feedback(accepted))
+    def with_feedback(self, shown: Outcomes) -> "Guidance":
+        """Return the guidance with what people accepted of the lists that it guided, in place of what it had of that.
+
+        The policy is a product of distributions, each with its power: the model with 1, shares of evidence with their
+        weights. All of them learned what was liked before. So all get the surplus, as the logarithm of a factor.
+        """
+        powers = 1 + sum(self.weights.get(kind, 0.0) for kind in EVIDENCE if kind != "wishes")
+        return replace(self, live=powers * surplus(shown, len(self.evidence.catalog)))
 
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
@@ -73,13 +121,13 @@ class Guidance:
             return [NO_GUIDANCE] * len(prompts)
         terms = self.evidence.terms(prompts, without_own=without_own, earlier=False, kinds=kinds)
         total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
-        return as_log_weights(total, self.evidence.kept)
+        return as_log_weights(total, self.evidence.kept, self.live)
 
     def likers(self, prompts: Sequence[Row]) -> list[dict[int, int]]:
         """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
         if not self.weights.get("neighbours"):
             return [{} for _ in prompts]
-        return self.evidence.voters.likers(prompts, self.evidence.number)
+        return self.evidence.neighbours.likers(prompts, self.evidence.number)
 
 
 def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:
@@ -87,14 +135,15 @@ def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = 
     return None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
 
 
-def as_log_weights(scores: WeightedSum, kept: int) -> list[LogWeights]:
-    """Return the best items' scores of each prompt, less that of the next one.
+def as_log_weights(scores: WeightedSum, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:
+    """Return the best items' scores of each prompt, with a bonus of the items (C,), less that of the next one.
 
     Where the best is more than `LARGEST_LOG`, all are lowered in proportion, so that their order stays.
     """
     found: list[LogWeights] = []
     for _, block in scores.blocks(max(1, _CELLS // scores.shape[1])):
-        rows = largest(block.cpu().numpy().astype(np.float64), kept)
+        values = block.cpu().numpy().astype(np.float64)
+        rows = largest(values if bonus is None else values + bonus, kept)
         for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
             logs = rows.data[start:end]
             if (best := logs.max(initial=0)) > LARGEST_LOG:

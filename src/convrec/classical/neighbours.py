@@ -1,8 +1,8 @@
 """Neighbour voting: likes of the most similar training conversations, for demonstrations and baselines."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -69,46 +69,6 @@ class Nearest(NamedTuple):
         return (sparse.csr_array((cosines.ravel(), places.ravel(), starts), shape=shape) @ self.liked).toarray()
 
 
-class Accepted(NamedTuple):
-    """Items that people accepted in answers of a service, one an entry; those of one person the oldest first.
-
-    `read` returns the messages of some answers, by answer. Shape: all (E,).
-    """
-
-    answers: Sequence[str | None]  # None where the conversation is not stored
-    people: np.ndarray  # int64, see `person_key`
-    items: np.ndarray
-    read: Callable[[Sequence[str]], Mapping[str, Sequence[Mapping[str, str]]]]
-
-
-class Voices(NamedTuple):
-    """Conversations of feedback, which come after those of training. Each of their people has one vote.
-
-    `places` are all conversations of these people, training included: person by person, of each the newest first. A
-    person begins at each of `starts`. `others` are the conversations of other people.
-    Shape: vectors (D, M), one for each of the M `answers`; places (K,); starts (P,); others (N + M - K,).
-    """
-
-    answers: Mapping[str, int]
-    vectors: Matrix
-    places: np.ndarray
-    starts: np.ndarray
-    others: np.ndarray
-
-    def nearest(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the conversations that can vote for each prompt: of each person the nearest, and the others.
-
-        Shape: cosines (B, N + M), result (B, N + M - K + P).
-        """
-        own, sizes = cosines[:, self.places], np.diff(self.starts, append=len(self.places))
-        is_best = own == np.repeat(np.maximum.reduceat(own, self.starts, axis=1), sizes, axis=1)
-        number = np.cumsum(is_best, axis=1)
-        before = number[:, self.starts] - is_best[:, self.starts]
-        is_first = is_best & (number - np.repeat(before, sizes, axis=1) == 1)
-        theirs = self.places[is_first.nonzero()[1]].reshape(len(own), len(self.starts))
-        return np.concatenate([np.broadcast_to(self.others, (len(own), len(self.others))), theirs], axis=1)
-
-
 @dataclass(frozen=True, eq=False)
 class Neighbours:
     """Neighbour voting as in NBCRS (Manzoor and Jannach, Information Systems, 2022).
@@ -122,7 +82,6 @@ class Neighbours:
     liked: sparse.csr_array  # (conversations, C), how often
     people: np.ndarray  # (conversations,), int64, see `person_key`
     months: np.ndarray  # (conversations,), as in 2022-03; empty where the data have no dates
-    voices: Voices | None = None  # feedback; then `vectors` and `months` are those of training alone
 
     @classmethod
     def fit(cls, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]) -> "Neighbours":
@@ -134,42 +93,6 @@ class Neighbours:
         vectors = vectors.T.tocsr() if sparse.issparse(vectors) else vectors.T
         return cls(fitted, vectors, liked, np.array(people, dtype=np.int64), np.array(months, dtype=str))
 
-    def with_feedback(self, accepted: Accepted, before: Voices | None) -> "Neighbours":
-        """Return these neighbours with the stored conversations of feedback, for prompts of a service.
-
-        However many items people accept in however many conversations, they have one vote, as heavy as that of a mean
-        training conversation and shared by the items of their nearest one. Only conversations that `before` lacks are
-        read and embedded.
-        """
-        given = [answer for answer in dict.fromkeys(accepted.answers) if answer is not None]
-        known = {} if before is None else before.answers
-        new = accepted.read([answer for answer in given if answer not in known])
-        answers = {answer: place for place, answer in enumerate(a for a in given if a in known or a in new)}
-        if not answers:
-            return self
-        parts: list[Any] = [] if before is None else [before.vectors.T]
-        if new:
-            parts.append(self.embedder.embed_conversations([_words({"messages": said}) for said in new.values()]))
-        of_answer = {answer: place for place, answer in enumerate([*known, *new])}
-        stacked: Any = sparse.vstack(parts, format="csr") if sparse.issparse(self.vectors) else np.concatenate(parts)
-        vectors = stacked[[of_answer[answer] for answer in answers]].T
-        entries = [entry for entry, answer in enumerate(accepted.answers) if answer in answers]
-        rows = np.array([answers[str(accepted.answers[entry])] for entry in entries], dtype=np.int64)
-        cells = (np.ones(len(rows)), (rows, accepted.items[entries]))
-        liked = sparse.csr_array(cells, shape=(len(answers), self.liked.shape[1]))
-        weight = self.liked.sum() / self.liked.shape[0] / liked.sum(axis=1)
-        theirs = np.empty(len(answers), dtype=np.int64)
-        theirs[rows] = accepted.people[entries]
-        people = np.concatenate([self.people, theirs])
-        is_theirs = np.isin(people, theirs)
-        places = np.flatnonzero(is_theirs)
-        places = places[np.lexsort((-places, people[places]))]
-        starts = np.flatnonzero(np.diff(people[places], prepend=people[places[0]] - 1))
-        vectors = vectors.tocsr() if sparse.issparse(vectors) else vectors
-        voices = Voices(answers, vectors, places, starts, np.flatnonzero(~is_theirs))
-        liked = sparse.vstack([self.liked, liked.multiply(weight[:, None])], format="csr")
-        return replace(self, liked=liked, people=people, voices=voices)
-
     def nearest(
         self, prompts: Sequence[Row], number: int, *, without_own: bool = False, earlier: bool = False
     ) -> Nearest:
@@ -178,24 +101,18 @@ class Neighbours:
         `without_own` takes the vote from conversations of the prompt's person, `earlier` from those that are not of an
         earlier month than the prompt: their cosine is 0.
         """
-        voices = self.voices
-        number = min(number, self.liked.shape[0] if voices is None else len(voices.others) + len(voices.starts))
+        number = min(number, self.liked.shape[0])
         places = np.empty((len(prompts), number), dtype=np.int64)
         cosines = np.empty((len(prompts), number), dtype=np.float32)
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
             asked = self.embedder.embed_conversations([_words(row) for row in block])
             every = product(asked, self.vectors)
-            if voices is not None:
-                every = np.concatenate([every, product(asked, voices.vectors)], axis=1)
             if without_own:
                 own = np.array([person_key(row) for row in block], dtype=np.int64)
                 every[own[:, None] == self.people] = 0
             if earlier:
                 every[np.array([month_of(row) for row in block])[:, None] <= self.months] = 0
-            if voices is not None:
-                columns = voices.nearest(every)
-                every = np.take_along_axis(every, columns, axis=1)
             last = np.partition(every, -number, axis=1)[:, [-number]]
             is_last, is_nearer = every == last, every > last
             room = number - is_nearer.sum(axis=1, keepdims=True)  # equal cosines: the earlier conversation
@@ -204,8 +121,6 @@ class Neighbours:
             order = np.argsort(-values, axis=1, kind="stable")
             part = slice(start, start + len(block))
             places[part], cosines[part] = (np.take_along_axis(a, order, axis=1) for a in (best, values))
-            if voices is not None:
-                places[part] = np.take_along_axis(columns, places[part], axis=1)
             if len(prompts) > _BLOCK and (start % (16 * _BLOCK) == 0 or start + len(block) == len(prompts)):
                 logger.info("neighbours: %d of %d prompts", start + len(block), len(prompts))
         return Nearest(places, cosines, self.liked)

@@ -5,14 +5,11 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
-import numpy as np
 import polars as pl
 
-from convrec.classical.guidance import Guidance
-from convrec.classical.neighbours import Accepted
-from convrec.data.conversations import person_key
+from convrec.classical.guidance import Guidance, Outcomes
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback import FeedbackStore
 from convrec.service.served import ServedModel
@@ -20,8 +17,7 @@ from convrec.service.translation import Translator
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("neighbours", "popularity")  # of the evidence that feedback changes
-_MOST_ITEMS = 100  # accepted items with which a user counts, the newest
+_ANSWERS = 30  # of a version, with which a user counts, the newest
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two updates
 _REST = 20  # times as long as an update the pause is, so that updates take at most a twentieth of one core
 
@@ -29,14 +25,16 @@ _REST = 20  # times as long as an update the pause is, so that updates take at m
 class LiveEvidence:
     """Keeps the evidence of models as the feedback database has it, by a thread.
 
-    Answers that are prepared meanwhile have the evidence of before. A user counts as one person; answers without a
-    user count for nothing, because nobody knows how many people gave them. If the database fails, the evidence stays.
+    A version has the evidence of its own lists: what earlier versions showed is what it may have learned from.
+    Answers that are prepared meanwhile have the evidence of before. A user counts as one person, from the first
+    accepted item on; answers without a user count for nothing, because nobody knows how many people gave them. If the
+    database fails, the evidence stays.
     """
 
     def __init__(self, store: FeedbackStore, on_failure: Callable[[], None], is_required: bool = False):
         """`is_required` refuses models that feedback cannot change; otherwise they are logged."""
         self._store, self._on_failure, self._is_required = store, on_failure, is_required
-        self._translators: WeakSet[Translator] = WeakSet()
+        self._versions: WeakKeyDictionary[Translator, str] = WeakKeyDictionary()
         self.num_items = 0  # accepted items, as last read
         self._problem = ""  # as last logged
         self._mutex, self._stopped = threading.Lock(), threading.Event()
@@ -64,30 +62,23 @@ class LiveEvidence:
 
     def follow(self, version: str, translator: Translator) -> None:
         """Keep the evidence of a version live. Raises `InputError` for one that feedback cannot change, if required."""
-        guide = translator.guide
-        kinds = [kind for kind in KINDS if isinstance(guide, Guidance) and guide.weights.get(kind)]
-        if not kinds:
-            text = (
-                f"--evidence live: feedback cannot change the lists of version {version}, whose guidance has no weight "
-                f"on {' or '.join(KINDS)} (docs/guidance.md)"
-            )
+        if not isinstance(translator.guide, Guidance):
+            text = f"--evidence live: no evidence guides the lists of version {version} (docs/guidance.md)"
             if self._is_required:
                 raise InputError(f"{text}; leave out the option, or serve another version")
             logger.warning(text)
             return
-        logger.info("feedback changes the lists of version %s through %s", version, " and ".join(kinds))
+        logger.info("feedback guides the lists of version %s", version)
         with self._mutex:
-            self._translators.add(translator)
+            self._versions[translator] = version
         self.update()
 
     def update(self) -> None:
         """Bring the evidence of all models to what the database has now; log and count a failure."""
         with self._mutex:
             try:
-                found = self._store.accepted().group_by("user_id", maintain_order=True).tail(_MOST_ITEMS)
-                for translator in list(self._translators):
-                    self._update(translator, found)
-                self.num_items, self._problem = len(found), ""
+                self.num_items = sum(self._update(*each) for each in list(self._versions.items()))
+                self._problem = ""
             except Exception as error:  # whatever a driver raises, the evidence stays
                 self._on_failure()
                 if str(error) != self._problem:
@@ -95,21 +86,16 @@ class LiveEvidence:
                     logger.error("the evidence stays as it is: %s", error, exc_info=None if is_known else error)
                 self._problem = str(error)
 
-    def _update(self, translator: Translator, found: pl.DataFrame) -> None:
-        """Give a model the evidence with the accepted items; those that its catalog lacks are left out."""
-        index_of, people = translator.catalog.index_of_id, found["user_id"].unique()
-        person_of = {user: person_key({"user_id": user}) for user in people}
-        items = [index_of(item) for item in found["item_id"]]
-        kept = found.with_columns(item=pl.Series(items, dtype=pl.Int64)).drop_nulls("item")
-        accepted = Accepted(
-            kept.select(pl.when("is_stored").then(pl.col("answer_id")))["answer_id"].to_list(),
-            np.array([person_of[user] for user in kept["user_id"]], dtype=np.int64),
-            kept["item"].to_numpy(),
-            self._store.messages,
-        )
+    def _update(self, translator: Translator, version: str) -> int:
+        """Give a model the evidence of its lists, and return the number of accepted items that its catalog has."""
+        found = self._store.recent(version, _ANSWERS).filter(pl.col("is_liked").any().over("user_id"))
+        items = pl.Series(map(translator.catalog.index_of_id, found["item_id"]), dtype=pl.Int64)
+        kept = found.with_columns(items.alias("item"), pl.col("user_id").rank("dense")).drop_nulls("item")
+        columns = (kept["user_id"], kept["item"], kept["rank"] - 1, kept["is_liked"])
         guide = translator.guide
         assert isinstance(guide, Guidance)
-        translator.guide = guide.with_feedback(accepted)
+        translator.guide = guide.with_feedback(Outcomes(*(column.to_numpy() for column in columns)))
+        return int(kept["is_liked"].sum())
 
     def _run(self) -> None:
         pause = _PAUSE

@@ -163,32 +163,23 @@ class FeedbackStore:
                 return
             since = end
 
-    def accepted(self) -> pl.DataFrame:
-        """Return the shown items that users with an id accepted, or watched and did not reject or hide, oldest first.
+    def recent(self, version: str, number: int) -> pl.DataFrame:
+        """Return the items that a version showed in the newest `number` answers of each user with an id.
 
-        Columns: `answer_id`, `user_id`, `item_id`, and `is_stored`: whether the conversation is.
+        Columns: `user_id`, `item_id`, `rank`, and `is_liked`: accepted, or watched and neither rejected nor hidden.
         """
-        is_shown = [shown.c[name] == events.c[name] for name in _ITEM]
-        query = (
-            select(events, answers.c.user_id, answers.c.messages.is_not(None).label("is_stored"))
-            .join(answers, answers.c.answer_id == events.c.answer_id)
-            .join(shown, and_(*is_shown))
-            .where(answers.c.user_id.is_not(None), events.c.event != "clicked")
-        )
-        happened = self._read(query, None, None, events.c.time, events.c.event_id)
-        found = _folded(happened.drop_nulls("user_id"), [*_ITEM, "user_id", "is_stored"])
+        newest = func.row_number().over(partition_by=answers.c.user_id, order_by=answers.c.answer_id.desc())
+        given = select(shown.c.answer_id).where(shown.c.version == version)
+        told = select(answers.c.answer_id, answers.c.user_id, newest.label("place"))
+        kept = told.where(answers.c.user_id.is_not(None), answers.c.answer_id.in_(given)).subquery()
+        one = and_(kept.c.answer_id == shown.c.answer_id, kept.c.place <= number, shown.c.version == version)
+        query = select(*(shown.c[name] for name in (*_ITEM, "rank")), kept.c.user_id).join(kept, one)
+        items = self._read(query, None, None).drop_nulls("user_id")
+        query = select(events).join(kept, kept.c.answer_id == events.c.answer_id).where(kept.c.place <= number)
+        happened = _folded(self._read(query, None, None, events.c.time, events.c.event_id), _ITEM)
         is_liked = pl.col("accepted") | (pl.col("watched") & ~pl.col("rejected") & ~pl.col("hidden"))
-        return found.filter(is_liked).select("answer_id", "user_id", "item_id", "is_stored")
-
-    def messages(self, answer_ids: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        """Return the conversations of those of some answers that are stored, by answer."""
-        found: dict[str, list[dict[str, str]]] = {}
-        with self._transaction() as connection:
-            for first in range(0, len(answer_ids), _CHUNK):
-                is_one = answers.c.answer_id.in_(answer_ids[first : first + _CHUNK])
-                query = select(answers.c.answer_id, answers.c.messages).where(is_one, answers.c.messages.is_not(None))
-                found |= {answer: json.loads(text) for answer, text in connection.execute(query)}
-        return found
+        found = items.join(happened.select(*_ITEM, is_liked=is_liked), on=_ITEM, how="left")
+        return found.select("user_id", "item_id", "rank", pl.col("is_liked").fill_null(False))
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
