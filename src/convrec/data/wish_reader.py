@@ -220,13 +220,15 @@ class WishReader:
                     yield ("unknown", thing), Wish(f"no {thing}", "unknown")
                 else:  # the only value with this head, such as "talking animals" for "animals"
                     value = self._spelt[key]
-                    against = frozenset({fold(value.text)})
-                    yield ("against", *against), Wish(f"no {value.text}", "unsure", ~self._having([value]), against)
+                    fits, against = np.ones(len(self.catalog), bool), frozenset({fold(value.text)})
+                    fits[value.items] = False
+                    yield ("against", *against), Wish(f"no {value.text}", "unsure", fits, against)
         for found in grammar.MOODS.finditer(part):
             left = _left(part, found.start()).rpartition(",")[2]
             if not grammar.NO_MOOD.search(left):
-                is_denied = _DENIED.search(left + found.group().rpartition(found[found.lastgroup])[0])
-                for mood in grammar.MOOD.findall(found[found.lastgroup]):
+                start = found.start(found.lastgroup or 0)
+                is_denied = _DENIED.search(left + part[found.start() : start])
+                for mood in grammar.MOOD.findall(part[start : found.end()]):
                     yield ("unknown", mood), Wish(f"not {mood}" if is_denied else mood, "unknown")
 
     def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
