@@ -37,7 +37,7 @@ class LiveEvidence:
         """`is_required` refuses models that feedback cannot change; otherwise they are logged."""
         self._store, self._on_failure, self._is_required = store, on_failure, is_required
         self._translators: WeakSet[Translator] = WeakSet()
-        self.num_items = 0  # accepted items, as last read
+        self.num_items = 0  # accepted items that count, as last read; the most of any model
         self._problem = ""  # as last logged
         self._mutex, self._stopped = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="evidence", daemon=True)
@@ -84,10 +84,9 @@ class LiveEvidence:
         """Bring the evidence of all models to what the database has now; log and count a failure."""
         with self._mutex:
             try:
-                found = self._store.accepted().group_by("user_id", maintain_order=True).tail(_MOST_ITEMS)
-                for translator in list(self._translators):
-                    self._update(translator, found)
-                self.num_items, self._problem = len(found), ""
+                found = self._store.accepted()
+                numbers = [self._update(translator, found) for translator in list(self._translators)]
+                self.num_items, self._problem = max(numbers, default=0), ""
             except Exception as error:  # whatever a driver raises, the evidence stays
                 self._on_failure()
                 if str(error) != self._problem:
@@ -95,12 +94,12 @@ class LiveEvidence:
                     logger.error("the evidence stays as it is: %s", error, exc_info=None if is_known else error)
                 self._problem = str(error)
 
-    def _update(self, translator: Translator, found: pl.DataFrame) -> None:
-        """Give a model the evidence with the accepted items; those that its catalog lacks are left out."""
-        index_of, people = translator.catalog.index_of_id, found["user_id"].unique()
-        person_of = {user: person_key({"user_id": user}) for user in people}
-        items = [index_of(item) for item in found["item_id"]]
+    def _update(self, translator: Translator, found: pl.DataFrame) -> int:
+        """Give a model the evidence with each user's last accepted items that its catalog has; return their number."""
+        items = [translator.catalog.index_of_id(item) for item in found["item_id"]]
         kept = found.with_columns(item=pl.Series(items, dtype=pl.Int64)).drop_nulls("item")
+        kept = kept.group_by("user_id", maintain_order=True).tail(_MOST_ITEMS)
+        person_of = {user: person_key({"user_id": user}) for user in kept["user_id"].unique()}
         accepted = Accepted(
             kept.select(pl.when("is_stored").then(pl.col("answer_id")))["answer_id"].to_list(),
             np.array([person_of[user] for user in kept["user_id"]], dtype=np.int64),
@@ -110,6 +109,7 @@ class LiveEvidence:
         guide = translator.guide
         assert isinstance(guide, Guidance)
         translator.guide = guide.with_feedback(accepted)
+        return len(kept)
 
     def _run(self) -> None:
         pause = _PAUSE
