@@ -56,6 +56,7 @@ class WishReader:
         self._names: set[str] = set()  # of the columns of values
         self._spelt: dict[Key, _Value] = {}
         self._surnames: dict[str, Key | None] = {}
+        self._heads: dict[str, Key | None] = {}  # the last words of other values
         self._read_values()
         self._add_spellings()
         self._sizes: dict[str, list[int]] = {}  # of values in words, by the first word
@@ -105,8 +106,9 @@ class WishReader:
             for text in texts:
                 key = _words_of(text)
                 self._spelt.setdefault(key, _Value(text, [], name)).items.append(index)
-                if is_name and len(key) > 1:
-                    self._surnames[key[-1]] = key if self._surnames.get(key[-1], key) == key else None
+                if len(key) > 1:
+                    last = self._surnames if is_name else self._heads
+                    last[key[-1]] = key if last.get(key[-1], key) == key else None
         self._spelt.pop((), None)
 
     def _add_spellings(self) -> None:
@@ -139,7 +141,7 @@ class WishReader:
             yield from self._of_same(part, named)
             yield from self._of_comparisons(part, titles, named)
             yield from self._of_thirds(part)
-            yield from ((("unknown", word), Wish(f"no {word}", "unknown")) for word in grammar.UNKNOWN.findall(part))
+            yield from self._of_unknown(part)
             if "<y" in part:
                 yield from self._of_years(part)
             if "<n" in part:
@@ -173,6 +175,7 @@ class WishReader:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
                     yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
+            is_modified = kind == "asked" and len(things) == 1 and bool(grammar.MODIFIED.search(left))
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
                 name = " ".join(value.text for value in thing)
@@ -186,7 +189,8 @@ class WishReader:
                             yield ("named", fold(value.text)), Wish(value.text, "named")
                         elif kind == "asked" and value.items:
                             asked = ("asked", value.column, fold(value.text))
-                            yield asked, Wish(value.text, "preferred", self._having([value]))
+                            state: State = "kept" if is_modified else "preferred"
+                            yield asked, Wish(value.text, state, self._having([value]), is_soft=is_modified)
                     if has is None:
                         yield key, None
                         if any(value.is_told for value in thing):
@@ -195,8 +199,7 @@ class WishReader:
                     yield key, Wish(text, "unknown")
                 else:
                     against = frozenset(key[1:])
-                    state: State = "kept" if kind == "against" else "unsure"
-                    yield key, Wish(text, state, ~has, against)
+                    yield key, Wish(text, "kept" if kind == "against" else "unsure", ~has, against)
 
     def _having(self, thing: Sequence[_Value]) -> np.ndarray | None:
         """Return which items have all the values; None where one is unknown. Shape: (C,)."""
@@ -208,6 +211,25 @@ class WishReader:
             own[value.items] = True
             has &= own
         return has
+
+    def _of_unknown(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
+        for found in grammar.UNKNOWN.finditer(part):
+            for thing in re.split(r",? n?or (?:any |an? |no )?", found["many"] or found["one"]):
+                key = self._heads.get(_stem(thing))
+                if key is None:
+                    yield ("unknown", thing), Wish(f"no {thing}", "unknown")
+                else:  # the only value with this head, such as "talking animals" for "animals"
+                    value = self._spelt[key]
+                    fits, against = np.ones(len(self.catalog), bool), frozenset({fold(value.text)})
+                    fits[value.items] = False
+                    yield ("against", *against), Wish(f"no {value.text}", "unsure", fits, against)
+        for found in grammar.MOODS.finditer(part):
+            left = _left(part, found.start()).rpartition(",")[2]
+            if not grammar.NO_MOOD.search(left):
+                start = found.start(found.lastgroup or 0)
+                is_denied = _DENIED.search(left + part[found.start() : start])
+                for mood in grammar.MOOD.findall(part[start : found.end()]):
+                    yield ("unknown", mood), Wish(f"not {mood}" if is_denied else mood, "unknown")
 
     def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
         taken: list[tuple[int, int]] = []
@@ -315,7 +337,7 @@ class WishReader:
         self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
     ) -> Iterator[tuple[Key, Wish | None]]:
         for found in grammar.RELATIVE.finditer(part):
-            word, than = found["word"], found["than"] or ""
+            word, than = found["word"], found["than"] or (found["but"] or "").partition(",")[0].partition(" ")[0]
             if not than and found["is_wish"] is None:
                 continue  # as in "older films are good"
             others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])

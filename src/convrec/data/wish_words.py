@@ -4,12 +4,13 @@ import re
 
 # Other words for values. Where no value of the catalog answers to any of a line, its words are not understood.
 ALSO = """
-horror scary creepy slasher|comedy funny humorous|romance romantic rom-com romcom love-story|
+horror scary scarier creepy slasher|comedy funny funnier humorous|romance romantic rom-com romcom love-story|
 sci-fi science-fiction scifi
 animation animated anime cartoon|documentary|musical|biography biopic biographical|family kids kid children|
 history historical
 thriller|war|crime|western|superhero super-hero|zombies zombie|vampires|noir|gore gory blood bloody splatter|
 violence violent
+swearing cursing profanity|drugs|torture|rape
 nudity sex sex-scenes|subtitles subtitled dubbed|sequel remake reboot franchise prequel|jump-scares jumpscare|
 sad-ending
 french fr|spanish es|german de|italian it|korean ko|japanese ja|hindi hi|chinese zh|swedish sv|danish da|norwegian no
@@ -48,10 +49,20 @@ _NEG = (
     "can not|can't|cant|couldn't|could not|never)"
 )
 _NOT = "(?:not|isn't|aren't|ain't|wasn't)"
+_NO_THING = (  # what "no" and "nothing about" say besides wishes, as in "no worries"
+    "(?:i|it|he|she|we|you|they|there|what|who|whom|my|your|our|his|her|its|him|me|us|them|th[a-z]+|means|always|"
+    "longer|matter|way|worr(?:y|ies)|hurr(?:y|ies)|problems?|ideas?|clues?|preferences?|spoilers?|suggestions?|"
+    "recommendations?|questions?|answers?|plans?|expectations?|limits?|restrictions?|limitations?|conditions?|rules?|"
+    "reasons?|excuses?|regrets?|complaints?|objections?|doubts?|favou?rites?|options?|choices?|preconceptions?|"
+    "words|chances|odds|troubles?|issues?|guess(?:es)?|opinions?|qualms|strings|specifics|details|needs|feelings?|"
+    "surprises?|friends|services|subscriptions|sites|links|ads|seconds|minutes|hours|days|weeks|months|years|times|"
+    "people|anything|everything|something|particular|others|reviews|ratings|seasons|episodes)"
+)
+_THINGS = rf"(?!(?:{_FILLER}|{_NO_THING})\b)(?:[a-z-]+ )?(?!(?:{NOUN}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
 _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
-i|it|this|he|she|we)\b)|\bwithout|\bneither|\bnothing|\bnone|
+i|it|this|he|she|we)\b)(?: {_THINGS},? n?or)?|\bwithout|\bneither|\bnothing|\bnone|
 \b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
 wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
 deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
@@ -79,6 +90,13 @@ particularly|terribly|all that|extremely|quite|especially)|\b(?:less|not a lot o
 light on|low on|easy on|not sure about|not sure i want|(?<!seen )(?<!had )(?<!watched )too (?:much|many))|\b(?:maybe|
 perhaps|probably|ideally|preferably|if possible|hopefully),? (?:i'd |we'd )?(?:no|not|skip|nothing|without|avoid)
 """
+_MOOD = (
+    "(?:slow|slow-(?:paced|burn|burning)|fast|fast-paced|feel-?good|mind-(?:bending|blowing)|dark|bleak|gritty|tense|"
+    "suspenseful|atmospheric|moody|uplifting|inspiring|inspirational|heart-?warming|co[sz]y|wholesome|relaxing|"
+    "soothing|light-?hearted|sad|depressing|melanchol(?:y|ic)|emotional|touching|thought-provoking|philosophical|"
+    "intense|gripping|disturbing|unsettling|weird|quirky|trippy|surreal|dreamy|whimsical|nostalgic|silly|cheesy|witty|"
+    "twisted|edgy|artsy)"
+)
 _AGAIN = rf"""
 \b{_NEG} mind|\b(?:ok|okay|fine|cool|good|alright) with|\b(?:open to|no problem with|nothing against|bring back|
 add back|allow|(?<!n't )(?<!not )include|back to|put back|changed my mind (?:about|on)|(?:{_NEG}|
@@ -94,10 +112,11 @@ _ONLY = r"""
 (?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
 nothing other than)
 """
-_ASKED = r"""
+_ASKED = rf"""
 \b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
 looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
-involving|make it|go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: [a-z-]+| <y\d+-\d+>){0,2})|
+involving|make it|go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
+ <y\d+-\d+>){{0,2}})|
 ^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey)\W+)*
 """
 TURNED = re.compile(
@@ -115,8 +134,8 @@ ASKED_END = re.compile(
     rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see))\b"
 )  # "horror emotional films"
 ATTACHED = re.compile(
-    r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|before|after|if|when|from|of|"
-    r"set)\b|in\b(?! (?:it|there)\b)|<y)"
+    r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|"
+    r"before|after|if|when|from|of(?! (?:my|our)\b)|set)\b|in\b(?! (?:it|there)\b)|<y)"
 )
 _YEAR = r"(?:(?:the|year|years|early|mid|late)[\s-]+)*<y\d+-\d+>"
 _MADE = (
@@ -206,8 +225,17 @@ FREE = [  # limits that are taken back
 PARTS = re.compile(r"[!;\n]+|\?(?! (?:no thanks|nope|nah)\b)|\.(?!\d)")  # between the parts of a message
 # What is compared with a title that was named, or with nothing.
 _MORE = "(?:newer|older|more recent|shorter|longer)"
+_LIKE_TITLES = (
+    rf"(?:^\W*|\b(?:{NOUN}|(?:some|any)thing|more|just|exactly|bit|want) )like <t\d+>"
+    r"(?:(?:,? and|,? or|,) <t\d+>)*,? but "
+)
+MODIFIED = re.compile(  # what is asked of something else than the title: "like Alien, but funny"
+    rf"{_LIKE_TITLES}(?:(?:more|much|even|also|really|very|with|about|set|in|on|some|an?|the|of|a (?:lot|bit|little)|"
+    rf"it's|featuring|starring|by|actually|make it|{NOUN}) )*$"
+)
 RELATIVE = re.compile(
     rf"{_NOR}(?P<is_wish>\b(?:some|any)thing(?: a bit| a little| much| even| that's| that is)* |^\W*(?={_MORE}{_END}))?"
+    rf"(?P<but><t\d+>,? but (?:(?:a bit|a little|much|even|make it|something) )*(?={_MORE}{_END}))?"
     rf"\b(?P<word>{_MORE})\b(?: than (?P<than><t\d+>|(?:that|those|it|this)\b)|(?! than))"
 )
 SAME = re.compile(
@@ -235,10 +263,31 @@ THAT_ONE = re.compile(r"\bnot (?:that one|this one|those|these)\b|\bnone of (?:t
 AGE = re.compile(r"\bfor (?:an? |my |our |the |two )?[2-9][- ]years?[- ]olds?\b(?! [a-z])", re.IGNORECASE)
 NO_NAME = re.compile(rf"^(?:in|to|at)\b|^[a-z]\w* {NOUN}\b")  # before and behind what may be a surname
 NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: (?:[A-Z]\.)+| [A-Z][\w'’-]+){2,3})")
-UNKNOWN = re.compile(  # "nothing with animals", where animals are no value
-    rf"(?<!know )\bnothing (?:with|about|involving|featuring) (?:any )?(?!(?:{NOUN}|him|her|me|us|you|it|them|th\w+)\b)"
-    rf"([a-z]+)(?={_END})"
+UNKNOWN = re.compile(  # "no animals", "nothing with a clown", where these are no value
+    rf"(?:(?:^\W*|[,:&(–-] ?|<[vt]\d+> |\b(?:and|but|so|or|please|with|want|prefer|need|{NOUN}) )no(?: more)?|"
+    rf"(?:^\W*|, ?|<[vt]\d+> |\b(?:but|and|(?:some|any)thing|{NOUN}) )without(?: any)?|"
+    rf"\b(?:no|without|nothing with) <v\d+>(?: {NOUN})?(?:, <v\d+>)*,? n?or(?: any| no)?|"
+    rf"\b{_NEG} {_LIKE} (?:any ?thing|(?:any |a )?{NOUN}) (?:with|about|involving|featuring)(?: any)?) "
+    rf"(?P<many>{_THINGS}(?:,? n?or (?:any |no )?{_THINGS}){{0,9}})(?={_END})|"
+    rf"(?<!know )\bnothing (?:with|about|involving|featuring) (?:any |an? )?"
+    rf"(?P<one>(?!(?:{NOUN}|{_NO_THING})\b)[a-z]+(?:,? n?or (?:any |an? )?{_THINGS}){{0,9}})(?={_END})"
 )
+_SO = (
+    "(?:really|very|so|too|super|rather|fairly|pretty|quite|slightly|a bit|a little|more|most|that's|that is|good|nice)"
+)
+_MOODS = rf"{_MOOD}(?:(?:, | and |, and | but | ){_MOOD}){{0,3}}"
+MOODS = re.compile(  # "a slow film", "something dark", "nothing too sad", where no value says it
+    rf"(?:^\W*|[,:] ?|\b(?:an?|some|any|no|only|more|other|another|my|for|of|and|but|{_LIKE}|prefer|{_RATHER}) )"
+    rf"(?:{_SO} |<[yv][\d-]+> ){{0,4}}(?P<noun>{_MOODS})(?= (?:<v\d+>|{NOUN}\b))|"
+    rf"\b(?:some|any|no)thing (?:else )?(?:(?:not )?{_SO} )*(?P<thing>{_MOODS})(?={_END}|"
+    rf"\s+(?:in|with|from|about|set|by)\b)|"
+    rf"<[vt]\d+>,? but (?:not )?(?:{_SO} )*(?P<but>{_MOODS})(?={_END})"
+)
+MOOD = re.compile(rf"{_MOOD}(?![\w-])")
+NO_MOOD = re.compile(
+    r"\b(?:(?:is|are)(?! there)|was|were|been|be|isn't|wasn't|it's|that's|he's|she's|seems?|seemed|looks?|looked|"
+    r"(?:i'm|am)(?! (?:looking|in the|after|up for|craving))|saw|seen|watched|had|found|thought|such|after|than|why)\b"
+)  # before what says how a film is, and no wish
 CENTURY = re.compile(r"\b(?:from|(?:made|released) in) (?:this|the 21st) century\b", re.IGNORECASE)
 TITLE_CASE = re.compile(
     r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"

@@ -17,7 +17,8 @@ class Wish:
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
     left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
     otherwise: with a wish that is dropped, and without one that is kept, where this makes a list that is too short
-    longer; else None. Shape: fits (C,), booleans; None if named or unknown.
+    longer; else None. One that `is_soft` is preferred where it
+    would make the list too short. Shape: fits (C,), booleans; None if named or unknown.
     """
 
     text: str
@@ -25,6 +26,7 @@ class Wish:
     fits: np.ndarray | None = None
     against: frozenset[str] = frozenset()
     left: int | None = None
+    is_soft: bool = False
 
 
 def apply(
@@ -48,13 +50,14 @@ def apply(
         else wish
         for wish in wishes
     ]
-    ranks = [(wish.text in chosen, bool(wish.against), at) for at, wish in enumerate(found)]
+    ranks = [(wish.text in chosen, bool(wish.against), not wish.is_soft, at) for at, wish in enumerate(found)]
     order = [at for *_, at in sorted(ranks, reverse=True) if found[at].state == "kept"]
     fitting = {at: fits for at in order if (fits := found[at].fits) is not None}
-    least = 1 if or_fewer else length
+    least = {at: 1 if or_fewer and not found[at].is_soft else length for at in order}
     left, dropped = _narrowed(is_open, fitting, least)
     for at, count in dropped.items():
-        found[at] = replace(found[at], state="dropped", left=count)
+        is_soft = found[at].is_soft
+        found[at] = replace(found[at], state="preferred" if is_soft else "dropped", left=None if is_soft else count)
     if left.sum() < length:
         for at in fitting.keys() - dropped.keys():
             without, _ = _narrowed(is_open, {other: fits for other, fits in fitting.items() if other != at}, least)
@@ -63,11 +66,13 @@ def apply(
     return left, found
 
 
-def _narrowed(left: np.ndarray, fitting: Mapping[int, np.ndarray], least: int) -> tuple[np.ndarray, dict[int, int]]:
+def _narrowed(
+    left: np.ndarray, fitting: Mapping[int, np.ndarray], least: Mapping[int, int]
+) -> tuple[np.ndarray, dict[int, int]]:
     """Return what fits the wishes, applied in order; and how few items each wish that is dropped would leave."""
     dropped = {}
     for at, fits in fitting.items():
-        if (fewer := left & fits).sum() >= least:
+        if (fewer := left & fits).sum() >= least[at]:
             left = fewer
         else:
             dropped[at] = int(fewer.sum())

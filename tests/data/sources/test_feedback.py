@@ -96,6 +96,16 @@ def test_items_that_the_catalog_has_lost_go_to_the_quarantine(recorded, catalog)
     assert quarantine.reasons() == {("groundtruth", "the catalog has no item of this id"): 1}
 
 
+def test_answers_of_another_projects_model_are_left_out(recorded, catalog, caplog):
+    one, other = _answer(HEAT), _answer("gone_1900")
+    folder, quarantine = (
+        recorded((one, _events(one, heat="accepted")), (other, _events(other, gone="accepted"))),
+        Quarantine(),
+    )
+    assert len(read_feedback(folder, quarantine, catalog=catalog).rows) == 1 and not quarantine.rows
+    assert "answers without any item of the catalog, which do not count: 1" in caplog.text
+
+
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, catalog):
     with pytest.raises(InputError, match="no feedback.parquet there; write it with `convrec feedback export`"):
         read_feedback(tmp_path, Quarantine(), catalog=catalog)

@@ -142,7 +142,7 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
             texts = {None: ["Only in this list"], rank: []}  # no badge for the same rank
             assert badge == texts.get(place, [f"Rank {place} in the other list"])
     both = len(set(titles[0]) & set(titles[1]))
-    expect(page.locator("#status")).to_contain_text(f"{both} of 10 films are in both lists")
+    expect(page.locator("#status")).to_contain_text(f"In both lists: {both} of 10, ")
     assert any(text.startswith("Like ") for text in page.locator(".reason").all_inner_texts())
     expect(page.get_by_text("computed from the catalog, your messages")).to_be_visible()
 
@@ -214,6 +214,21 @@ def test_wishes_of_both_models_are_shown_once(open_page):
         [f"crime (preferred) ({CHALLENGER}: without weight)", f"en ({CHAMPION}: not read)"]
     )
     expect(page.locator("#wishes > .hint")).to_have_text(["Not understood: drama"])
+
+
+def test_one_item_is_counted_in_plain_words(open_page):
+    page = open_page()
+
+    def answer_with_one(route):
+        answer = route.fetch().json()
+        route.fulfill(json={**answer, "models": answer["models"][:1]})
+
+    page.get_by_label("How many").fill("1")
+    _send(page, "a film")
+    expect(page.locator("#status")).to_have_text(re.compile(r"^In both lists: [01] of 1, "))
+    page.route("**/api/recommend", answer_with_one)
+    _send(page, "another")
+    expect(page.locator("#status")).to_have_text("1 of 15 films")
 
 
 def test_a_short_list_says_in_one_sentence_what_to_drop(open_page):

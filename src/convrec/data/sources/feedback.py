@@ -26,8 +26,9 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     """Return a row for each answer with an accepted item and a stored conversation.
 
     The ground truth is what was accepted, or watched and neither rejected nor hidden; what was rejected or hidden is
-    disliked. Items are those of the catalog: ids that it lacks go to the quarantine. Raises `InputError` on a missing
-    or unreadable file.
+    disliked. Items are those of the catalog: ids that it lacks go to the quarantine. Answers without any item of it are
+    left out: those of another project's model, or of retired items alone. Raises `InputError` on a missing or
+    unreadable file.
     """
     path = folder / FILE
     if not path.is_file():
@@ -36,6 +37,8 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
         raise InputError(f"{path}: column {missing[0]!r} is missing; write it with `convrec feedback export`")
     with open_parquet(path) as file:
         shown = pl.DataFrame(pl.from_arrow(file.read(list(_COLUMNS))))
+    is_own = pl.col("item_id").is_in([own.id for own in catalog.items]).any().over("answer_id")
+    shown, num_foreign = shown.filter(is_own), shown.filter(~is_own)["answer_id"].n_unique()
     item = ["answer_id", "item_id"]  # an answer can show it in two lists
     liked, seen = pl.col("accepted").any().over(item), pl.col("watched").any().over(item)
     disliked = (pl.col("rejected") | pl.col("hidden")).any().over(item)
@@ -44,6 +47,8 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
     hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and rows.empty else ""
     found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(rows):,} rows"
+    if num_foreign:
+        logger.warning("feedback: answers without any item of the catalog, which do not count: %d", num_foreign)
     logger.info("feedback: %s%s", found, hint)
     return Source(catalog, rows)
 

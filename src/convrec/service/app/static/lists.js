@@ -4,7 +4,7 @@ import { button, byId, element, icon } from "./elements.js";
 
 export const lineOf = (item) => (item.year === null ? item.title : `${item.title} (${item.year})`);
 
-export function showLists(answer, { noun, feedback, never }) {
+export function showLists(answer, { all, feedback, never }) {
   const models = answer.models;
   const ranks = models.map((model) => new Map(model.recommendations.map((item) => [lineOf(item), item.rank])));
   byId("lists").replaceChildren(...models.map((model, index) => element("section",
@@ -26,11 +26,11 @@ export function showLists(answer, { noun, feedback, never }) {
         element("div", { class: "actions" }, ...buttons));
     })))));
   showSwitch(models);
-  if (models.length < 2) return `${models[0].recommendations.length} ${noun}`;
+  if (models.length < 2) return `${models[0].recommendations.length} of ${all}`;
   const [one, other] = ranks;
   const both = [...one.keys()].filter((line) => other.has(line));
   const same = both.filter((line) => one.get(line) === other.get(line));
-  return `${both.length} of ${one.size} ${noun} are in both lists, ${same.length || "none"} of them at the same rank.`;
+  return `In both lists: ${both.length} of ${one.size}, ${same.length || "none"} of them at the same rank.`;
 }
 
 function difference(item, others) {

@@ -137,8 +137,9 @@ function isSend(event) {
 
 function showAnswer(turn) {
   shown = turn;
+  const all = `${total} ${noun}`;
   const text = showLists(turn.answer, {
-    noun,
+    all,
     feedback: turn.answer.answer_id ? feedback : null,
     never: (answer, model, item) => {
       if (feedback && answer.answer_id) feedback.send(answer, model, item, "hidden");
@@ -152,7 +153,7 @@ function showAnswer(turn) {
   const [shortest] = [...turn.answer.models].sort((one, other) => one.recommendations.length - other.recommendations.length);
   const num = shortest.recommendations.length, both = turn.answer.models.length > 1 ? ` ${text}` : "";
   const isShort = num < turn.length;
-  say(isShort ? `${num ? `Only ${num}` : "None"} of ${total} ${noun} ${num > 1 ? "fit" : "fits"}.${both}` : text);
+  say(isShort ? `${num ? `Only ${num}` : "None"} of ${all} ${num > 1 ? "fit" : "fits"}.${both}` : text);
   showDrops(isShort && isLast ? shortest.drops : []);
   byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
   byId("saved").hidden = byId("reply").hidden = false;
