@@ -120,13 +120,11 @@ class ConstraintState:
         layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
         at_root = np.flatnonzero(layers < self._below)
-        own = layers[at_root]
-        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], at_root, own
+        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], at_root, layers[at_root]
         index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
         opened_at, opened_tokens, closed_at, closed_tokens, at, roots, of_root = index.split([len(p) for p in parts])
         kept = scores[opened_at, opened_tokens]
-        is_one = len(own) and (own == own[0]).all()  # which need not be gathered
-        bias_of_root = self._bias[own[0]] if is_one else self._bias[of_root]
+        bias_of_root = self._bias[0] if self._below == 1 else self._bias[of_root]  # one layer need not be gathered
         if len(roots) == len(scores):
             scores.add_(bias_of_root)
         else:

@@ -16,7 +16,7 @@ from convrec.generation.pretrained import load_model, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-MOST_ITEM_TOKENS = 200_000  # a tokenizer takes 8 s to load for each 100,000
+MOST_ITEM_TOKENS = 1_000_000  # measured (docs/training.md): a tokenizer takes 5 s to load for each 100,000
 _MOST_DIRECTIONS = 256  # of co-occurrence
 _BATCH = 2048  # texts tokenized at once: what the library keeps of each takes kilobytes
 
