@@ -1,12 +1,14 @@
 """A pretrained language model on ReDial and MovieLens 100k: SFT, guidance and Rank-GRPO, and their lists.
 
-    python -m benchmarks.pretrained --model FOLDER --redial FOLDER --movielens FOLDER   # one GPU
+    python -m benchmarks.pretrained --cases redial movielens --redial FOLDER ...        # what needs no GPU
+    python -m benchmarks.pretrained --model FOLDER --redial FOLDER --movielens FOLDER   # ten minutes of one GPU
     python -m benchmarks.pretrained --model FOLDER --smoke ...                          # few rows and steps, on a CPU
 
 FOLDER of `--model` is a Hugging Face model, such as SmolLM2-135M-Instruct. Each case is a data set with titles as text
 or as item tokens, or with the embedded model of its profile. Its parts are the stages of the pipeline, in one process
 and without MLflow, and the lists of each model, guided and unguided, on the first validation prompts and on all of
-test. `--jobs` cases run at the same time, in the given order.
+test. `--jobs` cases run at the same time, in the given order. A data set alone is a case, too, which the others need:
+run it before, on a CPU.
 
 Everything is written below `--out`: a project for each case, its log, and `CASE/result.json` after each part. What is
 there is not repeated: a part that was interrupted runs again, and a training goes on from its last checkpoint. With
@@ -39,7 +41,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROFILES = {"redial": "redial", "movielens": "movielens-100k"}
 CASES = [f"{data}-{kind}" for kind in KINDS for data in PROFILES]
 
-# A model of 135 million weights, in bfloat16 with float32 masters; four cases share a GPU of 80 GB.
+# A model of 135 million weights, in bfloat16 with float32 masters; four cases share a GPU of 80 GB. One H200 needs 8
+# minutes and a half for all four (docs/experiments.md), so an H100 that is slower by a sixth ends within ten.
 PRETRAINED = {
     "common.max_prompt_length": 512,
     "common.repetition_penalty": 1.0,
@@ -61,16 +64,16 @@ OF_KIND: dict[str, dict[str, Any]] = {
     "items": {
         "common.item_tokens": True,
         "sft.num_train_epochs": 3,  # of fewer tokens, and new rows to learn
-        "rank_grpo.max_steps": 100,
+        "rank_grpo.max_steps": 60,
         "rank_grpo.per_device_train_batch_size": 256,
         "rank_grpo.max_completion_length": 32,
-        "rank_grpo.validation_steps": 25,
-        "rank_grpo.save_steps": 50,
+        "rank_grpo.validation_steps": 20,
+        "rank_grpo.save_steps": 20,
         "evaluate.max_completion_length": 32,
     },
     "text": {
         "common.item_tokens": False,
-        "rank_grpo.max_steps": 60,
+        "rank_grpo.max_steps": 40,
         "rank_grpo.per_device_train_batch_size": 64,
         "rank_grpo.gradient_accumulation_steps": 2,
         "rank_grpo.max_completion_length": 448,
@@ -107,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path)
     for data in PROFILES:
         parser.add_argument(f"--{data}", type=Path, default=Path("data", "raw", PROFILES[data]))
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES[:4])
+    parser.add_argument("--cases", nargs="+", choices=[*PROFILES, *CASES], default=CASES[:4])
     parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
-    parser.add_argument("--skip", nargs="+", default=[], help="parts, such as alone and base_lists")
+    parser.add_argument("--skip", nargs="*", default=["alone", "alone_lists"], help="parts (default: %(default)s)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="of all cases")
     parser.add_argument("--smoke", action="store_true", help="a few rows and steps")
     parser.add_argument("--tables", action="store_true", help="only the tables of what is there")
@@ -132,7 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.tables:
         for case in options.cases:
             case_params(case, options)  # an error ends this process, not one in the background
-        for cases in (list(dict.fromkeys(case.split("-")[0] for case in options.cases)), options.cases):
+        data = list(dict.fromkeys(case.split("-")[0] for case in options.cases))
+        for cases in (data, [case for case in options.cases if case not in data]):
             with ThreadPoolExecutor(options.jobs) as pool:
                 failed += [case for case, code in zip(cases, pool.map(start, cases), strict=True) if code]
             if failed:

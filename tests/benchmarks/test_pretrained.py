@@ -48,8 +48,13 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
     write_model(tmp_path / "model", ["\n".join(titles), "Recommend movies. User: Assistant:"] * 3)
     out, cases = tmp_path / "out", ["movielens-items", "movielens-text", "movielens-embedded"]
     command = ["--out", str(out), "--model", str(tmp_path / "model"), "--movielens", str(tmp_path / "log"), "--smoke"]
-    command += ["--set", "base_model.dtype=float32", "--cases", *cases]
-    pretrained.main([*command, "--skip", "alone", "alone_lists"])
+    command += ["--set", "base_model.dtype=float32", "--cases"]
+    pretrained.main([*command, "movielens"])
+    alone = (out / "movielens" / "result.json").read_bytes()
+    assert list(json.loads(alone)["seconds"]) == ["data", "demonstrations", "lists"]
+    assert [path.name for path in out.glob("*.log")] == ["movielens.log"]
+    pretrained.main([*command, *cases])
+    assert (out / "movielens" / "result.json").read_bytes() == alone
     for case in cases:
         found = json.loads((out / case / "result.json").read_text())
         parts = ["base_model", "sft", "guidance", "sft_lists", "rank_grpo", "rank_grpo_lists", "base_lists"]
@@ -64,5 +69,5 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
         assert len(re.findall(rf"^\| {system} \| 0", text, re.MULTILINE)) == times
     assert "| items: sft guided | text: sft guided | " in text and "| seconds.sft | " in text
     before = {case: (out / case / "result.json").read_bytes() for case in cases}
-    pretrained.main([*command, "--skip", "alone", "alone_lists"])
+    pretrained.main([*command, *cases])
     assert {case: (out / case / "result.json").read_bytes() for case in cases} == before

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from convrec.classical import evidence, scores
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import COLLABORATIVE, EVIDENCE, Evidence, log_shares
 from convrec.classical.scores import sparse_scores
@@ -40,7 +41,19 @@ def _evidence(rows, catalog, kept=5):
 
 
 def _dense(term):
-    return np.concatenate([block.numpy() for _, block in term.blocks(7)])
+    return np.concatenate([block.numpy() for _, block in term.blocks()])
+
+
+def test_evidence_of_a_large_catalog_is_made_of_as_few_rows_at_a_time_as_leave_room(catalog, monkeypatch):
+    rows, sizes = _rows(), []
+    asked = {"without_own": True, "earlier": False}
+    whole = {name: _dense(term) for name, term in _evidence(rows, catalog).terms(rows, **asked).items()}
+    monkeypatch.setattr(scores, "_CELLS", 2 * len(catalog))
+    monkeypatch.setattr(evidence, "log_shares", lambda own, kept: sizes.append(len(own)) or log_shares(own, kept))
+    for name, term in _evidence(rows, catalog).terms(rows, **asked).items():
+        assert {len(block) for _, block in term.blocks()} == {2}
+        np.testing.assert_allclose(_dense(term), whole[name], rtol=1e-6)
+    assert set(sizes) == {2}
 
 
 @pytest.mark.parametrize(("without_own", "earlier"), [(False, False), (True, False), (True, True)])

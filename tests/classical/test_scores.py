@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.classical.scores import BLOCK, Mixture, Scores, WeightedSum, sparse_scores, top_items
+from convrec.classical.scores import BLOCK, Mixture, Scores, WeightedSum, row_blocks, sparse_scores, top_items
 
 
 def _both(rows, items, seed=0):
@@ -31,6 +31,12 @@ def test_blocks_are_the_rows_of_the_whole_matrix(rows):
         order = np.random.default_rng(1).permutation(rows)
         np.testing.assert_allclose(scores.block(order).numpy(), whole[order], rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(scores.block(slice(0, 1)).numpy(), whole[:1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("items", "most"), [(480, BLOCK), (7404, BLOCK), (100_000, 40), (10_000_000, 1)])
+def test_a_block_holds_fewer_rows_of_a_large_catalog(items, most):
+    places = [np.arange(1000)[rows] for rows in row_blocks(1000, items)]
+    assert max(map(len, places)) == most and np.concatenate(places).tolist() == list(range(1000))
 
 
 def test_a_further_bonus_adds_up():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from scipy import sparse
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.constraint import ConstraintState
@@ -98,6 +98,19 @@ def test_likes_bring_items_together_that_texts_do_not():
         rows = model.get_input_embeddings().weight.detach()[list(item_tokens(tokenizer).values())]
         near.append(float(torch.nn.functional.cosine_similarity(rows[0], rows[1], dim=0)))
     assert near[1] > near[0] + 0.2
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_tokens_are_loaded_from_the_tokenizer_s_file_alone(kind, tmp_path):
+    """A copy of each item token in Python takes longer than the file."""
+    TOKENIZERS[kind]().save_pretrained(tmp_path)
+    plain, found = PreTrainedTokenizerFast.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+    assert not found.init_kwargs["added_tokens_decoder"]
+    assert found.backend_tokenizer.to_str() == plain.backend_tokenizer.to_str()
+    assert found.special_tokens_map == plain.special_tokens_map
+    assert item_tokens(found) == item_tokens(plain) and bool(item_tokens(found)) == (kind == "item_tokens")
+    found.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def _log_probs(model, tokenizer, catalog: Catalog) -> dict[str, float]:

@@ -1,10 +1,12 @@
 import fcntl
 import json
 import shutil
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +14,13 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.wishes import Wish
 from convrec.generation import jump_forward
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, list_writer
+from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, keep_wishes, list_writer
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.trie import ListRequest
 from convrec.project.errors import InputError
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.generation.vocabularies import log_weights
@@ -30,6 +34,18 @@ ROWS = [{"messages": prompt} for prompt in prompts_of(9)]
 def model_lists(*asked, weights=None):
     with list_writer(*asked) as write:
         return write(weights)[0]
+
+
+@pytest.mark.parametrize(("share", "name"), [(0.3, "allowed"), (0.7, "banned")])
+def test_what_wishes_open_takes_few_bytes_an_item(share, name):
+    """A set takes 70: the requests of a whole split are made at once."""
+    fits = np.random.default_rng(0).random(30_000) < share
+    request, found = keep_wishes(ListRequest(5, {1}), [Wish("a comedy", "kept", fits)], len(fits))
+    kept = getattr(request, name)
+    assert found[0].state == "kept" and sys.getsizeof(kept) < 5 * len(kept) + 100
+    left = set(np.flatnonzero(fits).tolist()) - {1}
+    assert set(kept) == (left if name == "allowed" else set(range(30_000)) - left)
+    assert json.loads(json.dumps(sorted(kept))) == sorted(set(kept))
 
 
 @pytest.fixture(scope="module")

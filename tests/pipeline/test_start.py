@@ -11,11 +11,12 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.schemas import write_catalog
 from convrec.generation.line_tokens import item_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer
-from convrec.pipeline.stages import rank_grpo
+from convrec.pipeline.stages import base_model, rank_grpo
 from convrec.pipeline.stages.rank_grpo import find_start
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
+from convrec.registry.tracking import SilentRun
 from tests.local_hub import LocalHub
 from tests.registry.registered import make_workspace
 from tests.service.recommending import CATALOG, save_model
@@ -51,6 +52,14 @@ def later(tmp_path, monkeypatch) -> set[str]:
     catalog = Catalog([*CATALOG.items, Item("Barbie", 2023)])
     write_catalog(catalog, Paths().catalog)
     return set(map(str, catalog.items))
+
+
+def test_a_catalog_of_more_items_than_tokens_suit_is_refused_at_once(later, monkeypatch):
+    monkeypatch.setattr(base_model, "MOST_ITEM_TOKENS", 2)
+    params = load_params()
+    common = params.common.model_copy(update={"item_tokens": True})
+    with pytest.raises(InputError, match=f"the catalog has {len(later)} items, and item tokens suit 2 at most"):
+        base_model.run(params.model_copy(update={"common": common}), Paths(), SilentRun())
 
 
 def test_a_start_with_item_tokens_gets_tokens_for_new_items_once(later, tmp_path, monkeypatch):

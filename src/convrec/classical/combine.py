@@ -15,7 +15,7 @@ import torch
 from scipy import sparse
 from scipy.optimize import minimize
 
-from convrec.classical.scores import BLOCK, Blocks, WeightedSum, flat_entries
+from convrec.classical.scores import Blocks, WeightedSum, flat_entries, row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
 from convrec.data.row_wishes import wishes_of
@@ -110,8 +110,8 @@ def loss_and_gradient(
     Shape: weights (terms,); terms, positives (B, C); rows: indices of conversations.
     """
     total, gradient = 0.0, np.zeros(len(terms))
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
+    for part in row_blocks(len(rows), terms[0].shape[1]):
+        block = rows[part]
         values = [term.block(block) for term in terms]
         scores = torch.zeros_like(values[0])
         for weight, term in zip(weights.tolist(), values, strict=True):
@@ -148,8 +148,8 @@ class _Pool(NamedTuple):
         """Return the pool of the rows, each of which has a positive, for lists of `size` items."""
         parts = []
         ideal = np.cumsum(_discounts(size).numpy())
-        for start in range(0, len(rows), BLOCK):
-            block = rows[start : start + BLOCK]
+        for part in row_blocks(len(rows), terms[0].shape[1]):
+            block = rows[part]
             scores = [term.block(block).cpu() for term in terms]
             seen = torch.zeros_like(scores[0])
             for place, row in enumerate(block.tolist()):

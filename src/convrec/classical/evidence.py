@@ -8,7 +8,7 @@ retrieves collaboratively for an LLM.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from scipy import sparse
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.neighbours import Neighbours, product
-from convrec.classical.scores import BLOCK, Scores, sparse_scores
+from convrec.classical.scores import BLOCK, Scores, row_blocks, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
@@ -154,13 +154,14 @@ class Evidence:
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
         found: dict[str, Scores] = {}
+        blocks = list(row_blocks(len(prompts), len(self.catalog)))
         if "neighbours" in kinds:
             nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
-            votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in _parts(len(prompts))]
+            votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in blocks]
             found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
         for kind, queries in self._queries(prompts, kinds).items():
             items = self._item_texts()[1]
-            shares = [log_shares(product(queries[part], items), self.kept) for part in _parts(len(prompts))]
+            shares = [log_shares(product(queries[part], items), self.kept) for part in blocks]
             found[kind] = sparse_scores(sparse.vstack(shares, format="csr"), self.device)
         months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
         order = np.argsort(months, kind="stable")
@@ -172,7 +173,7 @@ class Evidence:
             theirs = likes.own(rows) if without_own else sparse.csr_array((len(rows), likes.matrix.shape[1]))
             for kind, parts in similar.items():
                 model = self._model(kind, month, likes)
-                for part in _parts(len(rows)):
+                for part in row_blocks(len(rows), len(self.catalog)):
                     named = Named.of(rows[part], self.catalog)
                     scores = model.scores(named, without=theirs[part] if without_own else None)
                     parts.append(log_shares(scores, self.kept))
@@ -239,10 +240,6 @@ class Evidence:
                 return model
             self._models[kind] = model
         return self._models[kind]
-
-
-def _parts(number: int) -> Iterator[slice]:
-    return (slice(start, min(start + BLOCK, number)) for start in range(0, number, BLOCK))
 
 
 def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:

@@ -18,7 +18,6 @@ from convrec.data.conversations import Row
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
-_CELLS = 4_000_000  # scores in memory at a time
 
 
 class Outcomes(NamedTuple):
@@ -141,7 +140,7 @@ def as_log_weights(scores: WeightedSum, kept: int, bonus: np.ndarray | None = No
     Where the best is more than `LARGEST_LOG`, all are lowered in proportion, so that their order stays.
     """
     found: list[LogWeights] = []
-    for _, block in scores.blocks(max(1, _CELLS // scores.shape[1])):
+    for _, block in scores.blocks():
         values = block.cpu().numpy().astype(np.float64)
         rows = largest(values if bonus is None else values + bonus, kept)
         for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):

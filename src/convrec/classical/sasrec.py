@@ -16,7 +16,7 @@ from scipy import sparse
 from torch import nn
 
 from convrec.classical.combine import multinomial_residual
-from convrec.classical.scores import BLOCK
+from convrec.classical.scores import row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, named_titles, person_key, truths
 
@@ -164,8 +164,8 @@ class SasRec:
         network.load_state_dict(best)
 
     def _loss(self, asked: Sequence[Sequence[int]], positives: sparse.csr_array) -> float:
-        parts = [slice(start, start + BLOCK) for start in range(0, len(asked), BLOCK)]
-        found = (multinomial_residual(torch.from_numpy(self.scores(asked[part])), positives[part]) for part in parts)
+        rows = row_blocks(len(asked), self._num_items)
+        found = (multinomial_residual(torch.from_numpy(self.scores(asked[part])), positives[part]) for part in rows)
         return sum(float(loss) for loss, _ in found)
 
     @torch.no_grad()

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-BLOCK = 512  # conversations scored at once: 512 x 7,404 scores are 15 MB
+BLOCK = 512  # conversations scored at once, at most
+_CELLS = 4_000_000  # scores in memory at a time: 16 MB, of 512 conversations and up to 7,812 items
 
 Matrix: TypeAlias = np.ndarray | sparse.csr_array
 
@@ -20,6 +21,12 @@ class Mixture(NamedTuple):
     vectors: Matrix
 
 
+def row_blocks(number: int, num_items: int, most: int = BLOCK) -> Iterator[slice]:
+    """Yield the places of conversations in order, as many at a time as the scores of all items leave room for."""
+    size = max(1, min(most, _CELLS // num_items))
+    return (slice(start, min(start + size, number)) for start in range(0, number, size))
+
+
 class Blocks(ABC):
     """Scores of which only blocks of rows exist at a time. Shape: (B, C), float32."""
 
@@ -29,10 +36,9 @@ class Blocks(ABC):
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         """Return the scores of some conversations, which the caller may change. Shape: (rows, C), float32."""
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield all conversations in order, `size` at a time, with their scores."""
-        for start in range(0, self.shape[0], size):
-            rows = slice(start, min(start + size, self.shape[0]))
+    def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield all conversations in order, some at a time (`row_blocks`), with their scores."""
+        for rows in row_blocks(*self.shape):
             yield rows, self.block(rows)
 
 

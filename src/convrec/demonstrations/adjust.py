@@ -9,7 +9,7 @@ import torch
 from scipy import sparse
 
 from convrec.classical.combine import multinomial_residual
-from convrec.classical.scores import BLOCK, Blocks, Subset, top_items
+from convrec.classical.scores import Blocks, Subset, row_blocks, top_items
 from convrec.evaluation.metrics import ndcg
 
 logger = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def _mean_loss(
     weight: torch.Tensor, bias: torch.Tensor, scores: Blocks, positives: sparse.csr_array, rows: np.ndarray
 ) -> float:
     total = 0.0
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
+    for part in row_blocks(len(rows), scores.shape[1]):
+        block = rows[part]
         total += likelihood_gradient(weight, bias, scores.block(block), positives[block])[0].item()
     return total / max(1, len(rows))
 

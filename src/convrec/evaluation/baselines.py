@@ -23,7 +23,7 @@ from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
-from convrec.classical.scores import WeightedSum, best_columns
+from convrec.classical.scores import WeightedSum, best_columns, row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, read_rows, truths
 from convrec.data.matching import judge, make_target
@@ -355,9 +355,9 @@ def _lists(
 ) -> list[list[int | None]]:
     """Return the items of the highest scores, without the closed ones of each prompt; equal scores go by popularity."""
     order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int | None]]()
-    for start in range(0, len(closed), _BLOCK):
-        block = np.array(scores(slice(start, start + _BLOCK), **settings), dtype=np.float64)
-        for own, items in zip(block, closed[start : start + _BLOCK], strict=True):
+    for part in row_blocks(len(closed), len(order), _BLOCK):
+        block = np.array(scores(part, **settings), dtype=np.float64)
+        for own, items in zip(block, closed[part], strict=True):
             own[items] = -np.inf
         top = order[best_columns(torch.from_numpy(block[:, order]), min(baselines.options.size, len(order))).numpy()]
         lists += [items[own[items] > -np.inf].tolist() for own, items in zip(block, top, strict=True)]

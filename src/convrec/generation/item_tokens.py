@@ -16,8 +16,9 @@ from convrec.generation.pretrained import load_model, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-MOST_ITEM_TOKENS = 200_000  # a tokenizer takes 8 s to load for each 100,000
+MOST_ITEM_TOKENS = 1_000_000  # measured (docs/training.md): a tokenizer takes 5 s to load for each 100,000
 _MOST_DIRECTIONS = 256  # of co-occurrence
+_BATCH = 2048  # texts tokenized at once: what the library keeps of each takes kilobytes
 
 
 def add_item_tokens(model: Any, tokenizer: Any, catalog: Catalog, likes: sparse.csr_array | None = None) -> int:
@@ -47,16 +48,18 @@ def add_item_tokens(model: Any, tokenizer: Any, catalog: Catalog, likes: sparse.
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings())
     for weight in {id(own.weight): own.weight.data for own in embeddings}.values():
         rows = weight.float().cpu().numpy()
-        text = shares @ rows[: shares.shape[1]]
-        text = _unit(text - text.mean(axis=0))
+        text = shares @ rows[: shares.shape[1]]  # (C, H), of which a million items leave no room for copies
+        text -= text.mean(axis=0, dtype=np.float64)
+        text /= np.maximum(np.linalg.norm(text, axis=1, keepdims=True), 1e-12)
         others = rows[list(known.values())] if known else rows[: shares.shape[1]]
         center = others.mean(axis=0)
         if known:
             moves = text[new] @ _ridge(text[old], rows[[ids[index] for index in old]] - center)
         else:
-            vectors = text if likes is None else text + co_occurrence_vectors(likes, rows.shape[1])
-            moves = np.median(np.linalg.norm(others - center, axis=1)) * vectors[new]
-        weight[[ids[index] for index in new]] = torch.from_numpy(center + moves).to(weight)
+            text += 0 if likes is None else co_occurrence_vectors(likes, rows.shape[1])
+            moves = np.median(np.linalg.norm(others - center, axis=1)) * text[new]
+        moves += center
+        weight[[ids[index] for index in new]] = torch.from_numpy(moves).to(weight)
     return len(new)
 
 
@@ -90,13 +93,15 @@ def co_occurrence_vectors(likes: sparse.csr_array, size: int) -> np.ndarray:
 
 def _token_shares(texts: list[str], tokenizer: Any) -> sparse.csr_array:
     """Return each text's share of each token, more of rarer ones (TF-IDF), summing to 1. Shape: (texts, vocab)."""
-    rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    batches = (texts[first : first + _BATCH] for first in range(0, len(texts), _BATCH))
+    encoded = (tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"] for batch in batches)
+    rows = [np.array(ids, np.int64) for batch in encoded for ids in batch]
     owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    ids = np.concatenate([np.empty(0, np.int64), *(np.array(row, np.int64) for row in rows)])
-    cells = sparse.coo_array((np.ones(len(ids)), (owners, ids)), shape=(len(texts), len(tokenizer)))
+    ids = np.concatenate([np.empty(0, np.int64), *rows])
+    cells = sparse.coo_array((np.ones(len(ids), np.float32), (owners, ids)), shape=(len(texts), len(tokenizer)))
     counts = cells.tocsr()
     weights = np.log((1 + len(texts)) / np.maximum(np.bincount(counts.indices, minlength=counts.shape[1]), 1))
-    weighted = counts @ sparse.diags_array(weights)
+    weighted = counts @ sparse.diags_array(weights.astype(np.float32))
     sums = np.asarray(weighted.sum(axis=1)).ravel()
     return (sparse.diags_array(1 / np.maximum(sums, 1e-12)) @ weighted).tocsr()
 
@@ -107,7 +112,3 @@ def _ridge(given: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     penalty = max(np.trace(gram) / len(gram), 1e-12)
     weights: np.ndarray = np.linalg.solve(gram + penalty * np.eye(len(gram)), given.T @ wanted)
     return weights
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

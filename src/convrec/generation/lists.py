@@ -4,7 +4,8 @@ import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -180,10 +181,15 @@ def keep_wishes(
         return request, found
     opened = np.flatnonzero(left)
     if request.allowed is None and len(opened) > num_items // 2:
-        request = replace(request, banned=set(np.flatnonzero(~left).tolist()))
+        request = replace(request, banned=_indices(~left))
     else:
-        request = replace(request, banned=(), allowed=set(opened.tolist()))
+        request = replace(request, banned=(), allowed=_indices(left))
     return replace(request, length=min(request.length, len(opened))), found
+
+
+def _indices(is_item: np.ndarray) -> Collection[int]:
+    """Return the items of a mask in 4 bytes each: sets for all rows of a large catalog would fill the memory."""
+    return array("i", np.flatnonzero(is_item).astype(np.int32).tobytes())
 
 
 def check_constraint(

@@ -128,6 +128,7 @@ def load_tokenizer(source: str | Path, *, trust_remote_code: bool = False, **opt
         saved = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class") if config.is_file() else None
         if saved == "TokenizersBackend":
             loader: Any = PreTrainedTokenizerFast
+            options["added_tokens_decoder"] = {}  # those of tokenizer.json, without a copy of each in Python
         else:
             loader, options = AutoTokenizer, {"trust_remote_code": trust_remote_code, **options}
         tokenizer = loader.from_pretrained(source, padding_side="left", **options)
