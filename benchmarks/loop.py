@@ -45,8 +45,8 @@ START, SHIFT = date(2022, 3, 18), date(2022, 4, 1)
 WEEK = timedelta(days=7)
 LINES = ("nothing", "live", "retraining", "both")
 SAVED = Path("runs", "loop-users.csv")
-# The feedback since the change, and the champion as the model that Rank-GRPO starts from. All else stays, above all the
-# months of the synthetic data: more of them would tell what the new audience likes, in a world of other films.
+# The feedback since the change, and the champion as the model that Rank-GRPO starts from. All else stays. More
+# months of synthetic data would generate another world, and tell what the new audience likes.
 LEARN_FROM_FEEDBACK = [
     "data.source=[synthetic, feedback]",
     f"demonstrations.until={START:%Y-%m}",

@@ -33,12 +33,17 @@ def _shown(
 
 
 def _by_loop(shown: list[tuple[int, list[int], set[int]]], expected: list[float]) -> np.ndarray:
-    """The surplus for given rates of the ranks."""
-    own, bases = {}, {}
+    """The surplus for given rates of the ranks; a person is taken to have 5 more accepted items, as expected."""
+    own, bases, more = {}, {}, {}
+    for one in {person for person, _, _ in shown}:
+        theirs = [(items, liked) for person, items, liked in shown if person == one]
+        due = sum(sum(expected[: len(items)]) for items, _ in theirs)
+        more[one] = (5 + sum(len(liked) for _, liked in theirs)) / (5 + due)
     for person, items, liked in shown:
         for rank, item in enumerate(items):
-            own[person, item] = own.get((person, item), 0.0) + (item in liked) - expected[rank]
-            bases.setdefault((person, item), []).append(expected[rank])
+            of_person = expected[rank] * more[person]
+            own[person, item] = own.get((person, item), 0.0) + (item in liked) - of_person
+            bases.setdefault((person, item), []).append(of_person)
     total, square, base = np.zeros((3, SIZE))
     cut = {pair: min(max(value, -1.0), 1.0) for pair, value in own.items()}
     mean = np.mean(list(cut.values()))
@@ -62,6 +67,20 @@ def test_the_surplus_is_that_of_a_plain_loop():
     found = surplus(_outcomes(*shown), SIZE)
     np.testing.assert_allclose(found, _by_loop(shown, [3 / 4, 1 / 4, 1 / 4]), rtol=1e-9)
     assert found[2] > 1 and found[4] < -0.5 and not found[5:].any()
+
+
+def test_people_who_accept_more_are_expected_to():
+    """Half of the people accept nothing. Without a change, items that only eager people are shown gain nothing."""
+    lists = [([0, 1, 2], {0, 2}), ([1, 0, 2], {1, 2}), ([2, 3, 4], {2}), ([4, 0, 3], set())]
+    shown = [(person, items, liked if person % 2 else set()) for person in range(30) for items, liked in lists]
+    np.testing.assert_allclose(surplus(_outcomes(*shown), SIZE), _by_loop(shown, [3 / 8, 1 / 8, 1 / 8]), rtol=1e-9)
+
+    rng, half, unchanged = np.random.default_rng(4), SIZE // 2, []
+    for person in np.repeat(np.arange(120), 30).tolist():
+        is_eager = person < 20
+        items = (half * is_eager + rng.permutation(half)[:LENGTH]).tolist()
+        unchanged.append((person, items, {item for item in items if rng.random() < (0.4 if is_eager else 0.1)}))
+    assert np.abs(surplus(_outcomes(*unchanged), SIZE)).max() < 0.1
 
 
 def test_an_item_gains_nothing_from_being_shown_or_from_its_rank():
@@ -120,5 +139,5 @@ def test_a_flood_of_one_user_moves_lists_of_others_as_little_as_one_accept(guida
     for flood in (same, every):
         assert 0 < np.abs(_weights(guidance, [*others, *flood]) - before).max() < 2 * largest
         assert not guidance.with_feedback(_outcomes(*flood)).live.any()
-    people = [(1000 + n, *ones[30][0][1:]) for n in range(100)]
-    assert np.abs(_weights(guidance, [*others, *people]) - before)[30] > 3 * largest, "many people do move them"
+    people = [(1000 + n, ones[30 - n % LENGTH][0][1], {30}) for n in range(100)]  # at any rank
+    assert (_weights(guidance, [*others, *people]) - before)[30] > 3 * largest, "many people do move them"

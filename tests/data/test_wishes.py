@@ -121,6 +121,8 @@ def test_what_changes_a_title_that_is_liked_is_kept_where_enough_items_fit_and_e
     for or_fewer in (False, True):
         left, found = apply(wishes, everything, 5, or_fewer=or_fewer)
         assert left.all() and summary(found) == "preferred: comedy; like: Alien"
+    left, found = apply(wishes, everything, 5, {"comedy": True}, or_fewer=True)
+    assert left.sum() == 4 and "kept" in [wish.state for wish in found]
 
 
 def test_the_only_value_with_an_excluded_head_is_asked_back():

@@ -201,7 +201,8 @@ class Evidence:
         columns, cells = dict[str, tuple[int, sparse.csr_array]](), set[tuple[int, int]]()  # by the text of a wish
         for place, row in enumerate(prompts):
             for wish in wishes_of(row, self.catalog):
-                if wish.state == "preferred" and wish.fits is not None:
+                is_preferred = wish.state == "preferred" or (wish.is_soft and wish.state == "kept")
+                if is_preferred and wish.fits is not None:  # where a soft wish is kept, all open items fit
                     if wish.text not in columns:
                         columns[wish.text] = len(columns), sparse.csr_array(wish.fits[None].astype(np.float32))
                     cells.add((place, columns[wish.text][0]))

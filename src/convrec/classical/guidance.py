@@ -18,6 +18,7 @@ from convrec.data.conversations import Row
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
+_PRIOR = 5.0  # accepted items, as expected, that each person is taken to have besides
 
 
 class Outcomes(NamedTuple):
@@ -33,10 +34,11 @@ class Outcomes(NamedTuple):
 
 
 def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
-    """Return how much more often than expected people accept each item; 1 is what one showing to each lets expect.
+    """Return how much more often than expected people accept each item, relative to what is expected of one showing.
 
-    Expected is what people accept of any item at the same rank, which never rises from a rank to the next one. So an
-    item gains nothing from being shown, or from being shown first. Each person's surplus for an item, over all
+    Expected is what people accept of any item at the same rank, which never rises from a rank to the next one, times
+    how much more than that the person accepts of all items. So an item gains nothing from being shown, from being shown
+    first, or from being shown to people who accept much. Each person's surplus for an item, over all
     showings, counts as -1 to 1. That of all people is shrunk towards 0 by its variance between them (a random-effects
     model, DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard errors, it is 0: so
     it is while nothing has changed, and for fewer than four people. Shape: (C,).
@@ -51,6 +53,8 @@ def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
     seen_by = (times > 0).sum(axis=0)
     rates = (accepted / np.maximum(times, 1)).sum(axis=0) / np.maximum(seen_by, 1)
     expected = isotonic_regression(rates, weights=np.maximum(seen_by, 1e-9), increasing=False).x[shown.ranks]
+    theirs, due = np.bincount(person, shown.accepted), np.bincount(person, expected)
+    expected *= ((theirs + _PRIOR) / (due + _PRIOR))[person]
     pairs, pair = np.unique(person * num_items + shown.items, return_inverse=True)
     own = np.clip(np.bincount(pair, shown.accepted - expected), -1, 1)
     own -= own.mean()  # what is cut off is more often above than below

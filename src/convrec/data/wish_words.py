@@ -55,7 +55,7 @@ _NO_THING = (  # what "no" and "nothing about" say besides wishes, as in "no wor
     "recommendations?|questions?|answers?|plans?|expectations?|limits?|restrictions?|limitations?|conditions?|rules?|"
     "reasons?|excuses?|regrets?|complaints?|objections?|doubts?|favou?rites?|options?|choices?|preconceptions?|"
     "words|chances|odds|troubles?|issues?|guess(?:es)?|opinions?|qualms|strings|specifics|details|needs|feelings?|"
-    "surprises?|friends|services|subscriptions|sites|links|ads|seconds|minutes|hours|days|weeks|months|years|times|"
+    "surprises?|refunds?|lists?|bots?|winners?|friends|services|subscriptions|sites|links|ads|seconds|minutes|hours|days|weeks|months|years|times|"
     "people|anything|everything|something|particular|others|reviews|ratings|seasons|episodes)"
 )
 _THINGS = rf"(?!(?:{_FILLER}|{_NO_THING})\b)(?:[a-z-]+ )?(?!(?:{NOUN}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
@@ -278,7 +278,8 @@ _SO = (
 _MOODS = rf"{_MOOD}(?:(?:, | and |, and | but | ){_MOOD}){{0,3}}"
 MOODS = re.compile(  # "a slow film", "something dark", "nothing too sad", where no value says it
     rf"(?:^\W*|[,:] ?|\b(?:an?|some|any|no|only|more|other|another|my|for|of|and|but|{_LIKE}|prefer|{_RATHER}) )"
-    rf"(?:{_SO} |<[yv][\d-]+> ){{0,4}}(?P<noun>{_MOODS})(?= (?:<v\d+>|{NOUN}\b))|"
+    rf"(?:{_SO} |<[yv][\d-]+> ){{0,4}}(?P<noun>{_MOODS})(?= (?:<v\d+>|{NOUN}\b)"
+    r"(?! (?:is|are|was|were|isn't|aren't|ma[dk]es?|bores?|bored)\b))|"
     rf"\b(?:some|any|no)thing (?:else )?(?:(?:not )?{_SO} )*(?P<thing>{_MOODS})(?={_END}|"
     rf"\s+(?:in|with|from|about|set|by)\b)|"
     rf"<[vt]\d+>,? but (?:not )?(?:{_SO} )*(?P<but>{_MOODS})(?={_END})"
@@ -286,7 +287,8 @@ MOODS = re.compile(  # "a slow film", "something dark", "nothing too sad", where
 MOOD = re.compile(rf"{_MOOD}(?![\w-])")
 NO_MOOD = re.compile(
     r"\b(?:(?:is|are)(?! there)|was|were|been|be|isn't|wasn't|it's|that's|he's|she's|seems?|seemed|looks?|looked|"
-    r"(?:i'm|am)(?! (?:looking|in the|after|up for|craving))|saw|seen|watched|had|found|thought|such|after|than|why)\b"
+    r"(?:i'm|am)(?! (?:looking|in the|after|up for|craving))|saw|seen|watched|finished|liked|loved|"
+    r"enjoyed|hated|had|found|thought|such|after|than|why|mind(?!-)|tired of|enough|anything but)\b"
 )  # before what says how a film is, and no wish
 CENTURY = re.compile(r"\b(?:from|(?:made|released) in) (?:this|the 21st) century\b", re.IGNORECASE)
 TITLE_CASE = re.compile(

@@ -17,8 +17,8 @@ class Wish:
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
     left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
     otherwise: with a wish that is dropped, and without one that is kept, where this makes a list that is too short
-    longer; else None. One that `is_soft` is preferred where it
-    would make the list too short. Shape: fits (C,), booleans; None if named or unknown.
+    longer; else None. A wish that `is_soft` becomes preferred where it would make the list too short.
+    Shape: fits (C,), booleans; None if named or unknown.
     """
 
     text: str
@@ -45,7 +45,7 @@ def apply(
     """
     chosen: Mapping[str, bool] = choices or {}
     found = [
-        replace(wish, state="kept" if chosen[wish.text] else "removed")
+        replace(wish, state="kept" if chosen[wish.text] else "removed", is_soft=False)
         if wish.fits is not None and wish.text in chosen
         else wish
         for wish in wishes

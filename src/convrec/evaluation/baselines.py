@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib.metadata import version
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 Hyperparameters = dict[str, Any]
 ScoreFunction = Callable[..., np.ndarray]  # arguments: a slice of the prompts, hyper-parameters; returns (B, C)
+_LIBRARIES = ("implicit", "numpy", "regex", "scikit-learn", "scipy", "torch", "transformers")
 _BLOCK = 256  # prompts whose scores of all items are in memory at once
 _MONTH_DAYS = 30
 _VALIDATION_PROMPTS = 2000  # maximum number of prompts for choosing hyper-parameters
@@ -291,11 +293,12 @@ def kept_baselines(
     """
     parameters = {
         "prompts": [row["prompt_id"] for row in prompts],
-        "options": options,
-        "versions": {name: version(name) for name in ("implicit", "numpy", "scikit-learn", "scipy", "torch")},
+        "options": {**options, "device": pick_device(options["device"])},
+        "versions": {name: version(name) for name in _LIBRARIES},
         "code": code_digest(code_files([__name__])),
     }
-    inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog]
+    embedder = Path(options["embedder"]["name"])  # a folder, or a name
+    inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog, *([embedder] * embedder.is_dir())]
     file = CHECKPOINTS / "baselines" / f"{fingerprint(parameters, inputs)}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:

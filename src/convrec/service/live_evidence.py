@@ -18,6 +18,7 @@ from convrec.service.translation import Translator
 logger = logging.getLogger(__name__)
 
 _ANSWERS = 30  # of a version, with which a user counts, the newest
+_ALL_ANSWERS = 20_000  # of a version, the newest, which are read in about a second
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds between two updates
 _REST = 20  # times as long as an update the pause is, so that updates take at most a twentieth of one core
 
@@ -88,9 +89,10 @@ class LiveEvidence:
 
     def _update(self, translator: Translator, version: str) -> int:
         """Give a model the evidence of its lists, and return the number of accepted items that its catalog has."""
-        found = self._store.recent(version, _ANSWERS).filter(pl.col("is_liked").any().over("user_id"))
+        found = self._store.recent(version, _ANSWERS, _ALL_ANSWERS)
         items = pl.Series(map(translator.catalog.index_of_id, found["item_id"]), dtype=pl.Int64)
-        kept = found.with_columns(items.alias("item"), pl.col("user_id").rank("dense")).drop_nulls("item")
+        known = found.with_columns(items.alias("item"), pl.col("user_id").rank("dense")).drop_nulls("item")
+        kept = known.filter(pl.col("is_liked").any().over("user_id"))
         columns = (kept["user_id"], kept["item"], kept["rank"] - 1, kept["is_liked"])
         guide = translator.guide
         assert isinstance(guide, Guidance)

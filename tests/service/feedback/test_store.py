@@ -123,7 +123,7 @@ def test_ids_that_clients_send_where_nobody_is_known_are_no_person(store, answer
     for table in (store.answers(), store.shown(), store.outcomes()):
         assert table["user_id"].drop_nulls().to_list() == ["ann"] and len(table) == 6
     (version,) = store.shown()["version"].unique()
-    assert store.recent(version, 30)["user_id"].to_list() == ["ann"]
+    assert store.recent(version, 30, 9)["user_id"].to_list() == ["ann"]
     assert store.delete_user("Anonymous") == 1
 
 

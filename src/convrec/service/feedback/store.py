@@ -12,7 +12,7 @@ from typing import IO, Any
 import polars as pl
 import polars.selectors as cs
 from pyarrow.parquet import ParquetWriter
-from sqlalchemy import Connection, Select, Table, and_, delete, func, select
+from sqlalchemy import Connection, Select, Table, and_, delete, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from convrec.data.titles import NOBODY
@@ -163,15 +163,17 @@ class FeedbackStore:
                 return
             since = end
 
-    def recent(self, version: str, number: int) -> pl.DataFrame:
+    def recent(self, version: str, number: int, most: int) -> pl.DataFrame:
         """Return the items that a version showed in the newest `number` answers of each user with an id.
 
+        Only the newest `most` answers of the version to such users count.
         Columns: `user_id`, `item_id`, `rank`, and `is_liked`: accepted, or watched and neither rejected nor hidden.
         """
-        newest = func.row_number().over(partition_by=answers.c.user_id, order_by=answers.c.answer_id.desc())
-        given = select(shown.c.answer_id).where(shown.c.version == version)
-        told = select(answers.c.answer_id, answers.c.user_id, newest.label("place"))
-        kept = told.where(answers.c.user_id.is_not(None), answers.c.answer_id.in_(given)).subquery()
+        given = exists().where(shown.c.answer_id == answers.c.answer_id, shown.c.version == version)
+        told = select(answers.c.answer_id, answers.c.user_id).where(answers.c.user_id.is_not(None), given)
+        last = told.order_by(answers.c.answer_id.desc()).limit(most).subquery()
+        newest = func.row_number().over(partition_by=last.c.user_id, order_by=last.c.answer_id.desc())
+        kept = select(last, newest.label("place")).subquery()
         one = and_(kept.c.answer_id == shown.c.answer_id, kept.c.place <= number, shown.c.version == version)
         query = select(*(shown.c[name] for name in (*_ITEM, "rank")), kept.c.user_id).join(kept, one)
         items = self._read(query, None, None).drop_nulls("user_id")
