@@ -302,8 +302,8 @@ def kept_baselines(
     file = CHECKPOINTS / "baselines" / f"{fingerprint(parameters, inputs)}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
-        rows = [read_rows(paths.split(split)) for split in ("train", "validation")]
-        kept |= baseline_lists(missing, *rows, prompts, catalog, Options.of(**options))
+        train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
+        kept |= baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options))
         write_text(file, json.dumps(kept))
     return {name: kept[name] if isinstance(kept[name], str) else Answers(*kept[name]) for name in names}
 
