@@ -238,9 +238,9 @@ def test_a_service_follows_its_database(project, tmp_path):
         first = service.ask(n=15, user_id="other").json()["recommendations"]
         assert "feedback guides the lists of version model" in service.log.read_text()
         last = first[-1]["item_id"]
-        for user in ascii_lowercase:
-            told = service.ask(n=15, user_id=user).json()
-            event = {"answer_id": told["answer_id"], "item_id": last, "event": "accepted"}
+        told = [service.ask(n=15, user_id=user).json()["answer_id"] for user in ascii_lowercase]  # before all events
+        for answer in told:
+            event = {"answer_id": answer, "item_id": last, "event": "accepted"}
             assert service.client.post("/feedback", json=event).status_code == 200
         until(lambda: service.metric("convrec_evidence_items") == 26)
         until(lambda: service.ask().json()["recommendations"][0]["item_id"] == last)
