@@ -119,18 +119,16 @@ class ConstraintState:
         """
         layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
-        at_root = np.flatnonzero(layers < self._below)
-        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], at_root, layers[at_root]
+        below = np.flatnonzero(layers == self._below)
+        of_root = np.where(layers == self._below, 0, layers)
+        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], below, of_root
         index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
-        opened_at, opened_tokens, closed_at, closed_tokens, at, roots, of_root = index.split([len(p) for p in parts])
+        opened_at, opened_tokens, closed_at, closed_tokens, at, inner, roots = index.split([len(p) for p in parts])
         kept = scores[opened_at, opened_tokens]
-        bias_of_root = self._bias[0] if self._below == 1 else self._bias[of_root]  # one layer need not be gathered
-        if len(roots) == len(scores):
-            scores.add_(bias_of_root)
-        else:
-            of_roots = scores[roots] + bias_of_root
-            scores.fill_(-torch.inf)
-            scores[roots] = of_roots
+        if len(below) < len(scores):
+            scores.add_(self._bias[0] if self._below == 1 else self._bias[roots])  # one layer need not be gathered
+        if len(below):
+            scores.index_fill_(0, inner, -torch.inf)
         scores[opened_at, opened_tokens] = kept
         if len(closed[0]):
             scores[closed_at, closed_tokens] = -torch.inf
