@@ -270,15 +270,13 @@ def model_lists(params: Params, model: str, system: str | None = None) -> Found:
 
 def baselines(params: Params) -> Found:
     """Score the baselines' lists on test; keep the scores, and return their means and their validation NDCG."""
-    from convrec.data.conversations import read_rows  # noqa: PLC0415
-    from convrec.evaluation.baselines import Answers, Options, baseline_lists  # noqa: PLC0415
+    from convrec.evaluation.baselines import Answers, kept_baselines  # noqa: PLC0415
     from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
 
     evaluation = Evaluation.of_split(Paths(), "test", **params.evaluation())
-    splits = [read_rows(Paths().split(name)) for name in ("train", "validation")]
-    options = Options.of(**params.baseline_options())
+    kept = kept_baselines(BASELINES, Paths(), evaluation.prompts, evaluation.catalog, **params.baseline_options())
     found: Found = {}
-    for name, own in baseline_lists(BASELINES, *splits, evaluation.prompts, evaluation.catalog, options).items():
+    for name, own in kept.items():
         if isinstance(own, Answers):
             lists = evaluation.of_lists(own.lists)
             found |= _keep(evaluation, lists.texts, lists.scores, name, "test")

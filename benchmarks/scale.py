@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
-from convrec.evaluation.baselines import Options, baseline_lists
+from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.params import load_params
@@ -70,8 +70,8 @@ def score_baselines() -> None:
     train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
     rows, prompts = read_prompts(paths.split("test"), None)
     options = Options.of(**params.baseline_options())
-    for answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options).values():
-        if answers is not None:
+    for _, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options):
+        if isinstance(answers, Answers):
             texts = {row["prompt_id"]: text for row, text in zip(prompts, answers.lists, strict=True)}
             score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
 

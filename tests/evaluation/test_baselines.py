@@ -43,7 +43,7 @@ EVIDENCE = {"neighbours": 5, "kept": 5}
 
 def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder, **more):
     options = Options(size, size, embedder, seed=3, evidence=EVIDENCE, **{"ordered": True, **more})
-    return baseline_lists([name], train, validation or train, prompts, catalog, options)[name]
+    return dict(baseline_lists([name], train, validation or train, prompts, catalog, options))[name]
 
 
 def _lists(name, catalog, *args, **settings):
@@ -273,7 +273,7 @@ def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_
 
     monkeypatch.setattr(baselines, "choose", checked)
     options = Options.of(**params.baseline_options())
-    baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options)
+    list(baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options))
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
@@ -301,23 +301,29 @@ def test_what_was_searched_is_kept_while_data_and_options_stay(tmp_path, monkeyp
     write_catalog(catalog, paths.catalog)
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame(TRAIN), paths.split(split))
-    searched, search = [], baseline_lists
+    searched, search, stops_after = [], baseline_lists, "last_month"
 
     def watched(names, *rest):
-        searched.append(names)
-        return search(names, *rest)
+        for name, answers in search(names, *rest):
+            searched.append(name)
+            if name == stops_after:
+                raise KeyboardInterrupt
+            yield name, answers
 
     def found(*names, prompts=TRAIN, **changed):
         return kept_baselines(names, paths, prompts, catalog, **{**options, **changed})
 
     monkeypatch.setattr(baselines, "baseline_lists", watched)
-    first = found("popularity", "sasrec")
+    with pytest.raises(KeyboardInterrupt):
+        found("popularity", "last_month")
+    stops_after = ""
+    first = found("popularity", "sasrec")  # the first was kept
     assert isinstance(first["sasrec"], str)  # what the data lack
     assert found("popularity") == {"popularity": first["popularity"]}
     assert {**found("sasrec", "popularity", "last_month"), **first} == first | found("last_month")
-    assert searched == [["popularity", "sasrec"], ["last_month"]]
+    assert searched == ["popularity", "last_month", "sasrec", "last_month"]
     assert len(found("popularity", prompts=TRAIN[:2])["popularity"].lists) == 2
     found("popularity", seed=5)
     write_rows(pd.DataFrame(TRAIN[:3]), paths.split("train"))
     assert found("popularity") != {"popularity": first["popularity"]}
-    assert searched[2:] == [["popularity"]] * 3
+    assert searched[4:] == ["popularity"] * 3

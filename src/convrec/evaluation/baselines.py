@@ -7,7 +7,7 @@ that widen until the choice is inside.
 import datetime
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from importlib.metadata import version
@@ -289,7 +289,8 @@ def kept_baselines(
 ) -> dict[str, Answers | str]:
     """Return `baseline_lists` of a project for these test prompts; `options` are those of `Options.of`.
 
-    They are kept: a promotion finds those of the stage `evaluate`, and an evaluation of another model searches nothing.
+    Each is kept when it is found: a promotion finds those of the stage `evaluate`, and an evaluation of another model
+    searches nothing.
     """
     parameters = {
         "prompts": [row["prompt_id"] for row in prompts],
@@ -303,8 +304,9 @@ def kept_baselines(
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
         train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
-        kept |= baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options))
-        write_text(file, json.dumps(kept))
+        for name, answers in baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options)):
+            kept[name] = answers
+            write_text(file, json.dumps(kept))  # a run that is interrupted goes on with the next baseline
     return {name: kept[name] if isinstance(kept[name], str) else Answers(*kept[name]) for name in names}
 
 
@@ -315,8 +317,8 @@ def baseline_lists(
     prompts: Sequence[Row],
     catalog: Catalog,
     options: Options,
-) -> dict[str, Answers | str]:
-    """Return each named baseline's lists for the prompts, in the order of `names`; what it needs if the data lack it.
+) -> Iterator[tuple[str, Answers | str]]:
+    """Yield each name and its baseline's lists for the prompts; in words what it needs, if the data lack it.
 
     Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. Items with equal
     scores are ordered by popularity in training.
@@ -337,20 +339,18 @@ def baseline_lists(
         relevance = np.frombuffer(b"".join(hits), dtype=np.uint8).reshape(len(rows), -1)
         return float(ndcg(relevance, num_truths, options.cutoff).mean())
 
-    found: dict[str, Answers | str] = {}
     for name in names:
         scorer = getattr(baselines, name)()
         if isinstance(scorer, str):
             logger.info("baseline %s is skipped: it needs %s", name, scorer)
-            found[name] = scorer
+            yield name, scorer
             continue
 
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
         lists = _lists(scorer.of(prompts), chosen, closed[1], baselines)
         texts = [format_list([str(catalog.items[index]) for index in own if index is not None]) for own in lists]
-        found[name] = Answers(texts, chosen, value)
-    return found
+        yield name, Answers(texts, chosen, value)
 
 
 def _lists(

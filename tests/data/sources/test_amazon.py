@@ -107,7 +107,7 @@ def test_with_one_ground_truth_the_scores_are_those_of_the_published_protocol(pr
     train, validation, test = (splits[name].to_dict("records") for name in ("train", "validation", "test"))
     options = Options(10, 10, TfidfEmbedder, 3, {"neighbours": 5, "kept": 5}, ordered=True)
     prompts = list({row["prompt_id"]: row for row in test}.values())
-    made = baseline_lists(["popularity", "sasrec"], train, validation, prompts, source.catalog, options)
+    made = dict(baseline_lists(["popularity", "sasrec"], train, validation, prompts, source.catalog, options))
     means = {}
     for name, answers in made.items():
         texts = dict(zip((row["prompt_id"] for row in prompts), answers.lists, strict=True))
