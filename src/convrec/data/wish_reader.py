@@ -175,7 +175,7 @@ class WishReader:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
                     yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
-            is_modified = kind == "asked" and len(things) == 1 and bool(grammar.MODIFIED.search(left))
+            is_modified = kind == "asked" and not grammar.EITHER.search(found.group()) and bool(grammar.MODIFIED.search(left))
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
                 name = " ".join(value.text for value in thing)
@@ -214,7 +214,7 @@ class WishReader:
 
     def _of_unknown(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
         for found in grammar.UNKNOWN.finditer(part):
-            for thing in re.split(r",? n?or (?:any |an? |no )?", found["many"] or found["one"]):
+            for thing in grammar.UNKNOWN_AND.split(found["many"] or found["one"]):
                 key = self._heads.get(_stem(thing))
                 if key is None:
                     yield ("unknown", thing), Wish(f"no {thing}", "unknown")

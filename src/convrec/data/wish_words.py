@@ -34,6 +34,7 @@ _FILLER = (
     "that is|that are|whole|watching|seeing|to see|to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|"
     f"remotely|even|yet|please|{NOUN})"
 )
+EITHER = re.compile(r"\bn?or\b|/")  # in a list
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
 LIST = re.compile(
@@ -59,6 +60,10 @@ _NO_THING = (  # what "no" and "nothing about" say besides wishes, as in "no wor
     "people|anything|everything|something|particular|others|reviews|ratings|seasons|episodes)"
 )
 _THINGS = rf"(?!(?:{_FILLER}|{_NO_THING})\b)(?:[a-z-]+ )?(?!(?:{NOUN}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
+_PLAIN = rf"(?!(?:{_FILLER}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
+_MORE_THINGS = (
+    rf"(?:(?:,? n?or (?:any |an? |no )?{_THINGS}){{1,9}}|(?:, {_PLAIN}){{0,8}},? (?:and|n?or) (?:any |no )?{_PLAIN})?"
+)
 _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
@@ -268,10 +273,12 @@ UNKNOWN = re.compile(  # "no animals", "nothing with a clown", where these are n
     rf"(?:^\W*|, ?|<[vt]\d+> |\b(?:but|and|(?:some|any)thing|{NOUN}) )without(?: any)?|"
     rf"\b(?:no|without|nothing with) <v\d+>(?: {NOUN})?(?:, <v\d+>)*,? n?or(?: any| no)?|"
     rf"\b{_NEG} {_LIKE} (?:any ?thing|(?:any |a )?{NOUN}) (?:with|about|involving|featuring)(?: any)?) "
-    rf"(?P<many>{_THINGS}(?:,? n?or (?:any |no )?{_THINGS}){{0,9}})(?={_END})|"
+    rf"(?P<many>{_THINGS}{_MORE_THINGS})(?={_END})|"
     rf"(?<!know )\bnothing (?:with|about|involving|featuring) (?:any |an? )?"
-    rf"(?P<one>(?!(?:{NOUN}|{_NO_THING})\b)[a-z]+(?:,? n?or (?:any |an? )?{_THINGS}){{0,9}})(?={_END})"
+    rf"(?P<one>(?!(?:{NOUN}|{_NO_THING})\b)[a-z]+{_MORE_THINGS})(?={_END})"
 )
+UNKNOWN_AND = re.compile(r",? (?:and|n?or) (?:any |an? |no )?|, ")  # between those
+
 _SO = (
     "(?:really|very|so|too|super|rather|fairly|pretty|quite|slightly|a bit|a little|more|most|that's|that is|good|nice)"
 )
