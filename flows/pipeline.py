@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from mlflow import MlflowClient
 from prefect import tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.logging import get_run_logger
@@ -30,6 +31,7 @@ from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline, skipped_gates
 from convrec.registry.tracking import (
+    Run,
     connect,
     data_tags,
     end_pipeline_run,
@@ -39,7 +41,7 @@ from convrec.registry.tracking import (
     start_pipeline_run,
 )
 from convrec.registry.tracking.describe import changed_by_runs
-from convrec.registry.versions import CHAMPION, aliases_of, model_name, require_catalog
+from convrec.registry.versions import CHAMPION, find_version, model_name, require_catalog
 from convrec.service.reasons import Reasons, example_requests
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
@@ -63,13 +65,13 @@ def bring_up_to_date(
     stages: list[str] | None = None,
     force: list[str] | None = None,
     before: Callable[[], None] = lambda: None,
-    after_data: Callable[[str], None] = lambda _run: None,
+    after_data: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
     With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed, and
     train again. Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first,
-    with the folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
+    with the folder locked. `after_data` is called with the parent run after the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
     with lock_folder():
@@ -78,10 +80,11 @@ def bring_up_to_date(
         return _run(name, chosen, stages is None, force or [], after_data)
 
 
-def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None]) -> Outcome:
+def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[Run], None]) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     seconds: dict[str, float] = {}
     outcome = {"run": "", "page": "", "version": "", "aliases": "", "decision": ""}
+    run: Run | None = None
     ended, decision, summary = "KILLED", None, ""
     try:
         for place, stage in enumerate(stages):
@@ -89,16 +92,17 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             if not forced and not needs_run(stage.name):
                 logger.info("%s %10s", title, "up to date", extra=SHOWN)
                 continue
-            if not outcome["run"]:
+            if run is None:
                 params = load_params()
                 if any(later.gpu for later in stages[place:]):
                     require_machine(params)
                 run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
-                outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                run = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                outcome["run"] = run.run_id
                 logger.info(ui_line(), extra=SHOWN)
                 outcome["page"] = shown_address(runs_page(max(params.common.cutoffs))) or ""
             began = time.monotonic()
-            run_stage(stage, forced, outcome["run"])
+            run_stage(stage, forced, run.run_id)
             seconds[stage.name] = time.monotonic() - began
             record = read_record(paths.record(stage.name))
             figures = record.figures.items() if record else ()
@@ -107,11 +111,11 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             if stage.name == "data":
                 if whole:
                     require_catalog(paths)
-                after_data(outcome["run"])
+                after_data(run)
         if whole:
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
             outcome |= {"version": decision.challenger, "decision": headline(decision)}
-            outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
+            outcome |= {"aliases": ", ".join(sorted(find_version(MlflowClient(), decision.challenger).aliases))}
             note = f"{headline(decision)}. {skipped_gates(decision)}"
             page = with_decision(paths.report.read_text(encoding="utf-8"), decision.status.capitalize(), note)
             write_text(paths.decided_report, page)
@@ -122,8 +126,8 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         ended = "FAILED"
         raise
     finally:
-        if outcome["run"]:
-            end_pipeline_run(outcome["run"], paths, ended, whole, summary, decision.status if decision else "")
+        if run is not None:
+            end_pipeline_run(run, paths, ended, whole, summary, decision.status if decision else "")
     if whole:
         text = "The decision, the test results, and the time of each stage"
         create_markdown_artifact(summary, key=f"{name}-results", description=text)

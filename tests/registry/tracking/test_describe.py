@@ -103,7 +103,7 @@ def _month(text: str) -> str:
         repo.reproduce()
     tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False)
     commit(Path(), text)
-    return run
+    return run.run_id
 
 
 def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):
