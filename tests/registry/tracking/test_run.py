@@ -12,8 +12,7 @@ from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from tests.registry.tracking.server import free_port
-
-ROOT = Path(__file__).parents[3]
+from tests.small_project import ROOT
 
 
 def test_a_stage_records_the_machine(project, make_store, monkeypatch):
