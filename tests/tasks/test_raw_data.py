@@ -121,7 +121,6 @@ def test_the_test_period_moves_and_comments_stay(project, period, validation, te
         ("last-month", "2022-01-31", "2021-11", "2021-12"),
         ("last-week", "2022-04-15", "2022-04-01/2022-04-07", "2022-04-08/2022-04-14"),
         ("last-week", "2022-03-08", "2022-02-22/2022-02-28", "2022-03-01/2022-03-07"),
-        ("2022-12", "2022-03-08", "2022-11", "2022-12"),
     ],
 )
 def test_last_is_the_last_whole_month_or_the_last_seven_whole_days(word, today, validation, test):

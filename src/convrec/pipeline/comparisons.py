@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.guidance import load_guide
-from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
+from convrec.data.conversations import STEP_COLUMNS, read_rows
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import bounds, with_interval
@@ -61,15 +61,14 @@ class Experiment:
     - `name`: that of the folder of all trainings.
     - `stage`: the stage that is trained.
     - `inputs`: the files that the trainings read; the model that they start from is the first.
-    - `scored`: the rows that the models are scored on, by group.
-    - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only, guided by the `guide`.
+    - `scored`: the evaluations of the models, by group of rows; if `constrained`, their lists have catalog items only,
+      guided by the `guide`.
     """
 
     name: str
     stage: str
     inputs: Sequence[Path]
-    scored: Mapping[str, list[Row]]
-    evaluation: Evaluation
+    scored: Mapping[str, Evaluation]
     constrained: bool
     guide: Guide | None
     paths: Paths
@@ -110,10 +109,8 @@ class Experiment:
             model = folder / "model"
             export_model(checkpoint, self.inputs[0], tokenizer, model, common.repetition_penalty, trust)
             tables = [
-                self.evaluation.of_rows(rows)
-                .of_model(model, self.constrained, guide=self.guide)
-                .scores.assign(**{_GROUP: group})
-                for group, rows in self.scored.items()
+                own.of_model(model, self.constrained, guide=self.guide).scores.assign(**{_GROUP: group})
+                for group, own in self.scored.items()
             ]
             scores = pd.concat(tables)
             record.log_metrics(_means(scores))
@@ -204,8 +201,7 @@ def compare_algorithms(
     trust_embedder = params.demonstrations.embedder.trust_remote_code
     guide = load_guide(paths.guidance, evaluation.catalog, trust_embedder) if constrained else None
     inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
-    scored = {"comparison": list(evaluation.rows)}
-    experiment = Experiment("compare", "rank_grpo", inputs, scored, evaluation, constrained, guide, paths)
+    experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide, paths)
 
     def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
         return align(run, paths, str(start), folder, record), load_tokenizer(start, trust_remote_code=trust)
@@ -269,15 +265,15 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     metric, runs = evaluation.headline, _params_of_seeds(params, "sft", {}, num_seeds, "--seeds")
     learnt, validation = read_rows(demonstrations), read_rows(paths.demonstration("validation"))
     held_out = {row["prompt_id"] for row in learnt if row["held_out"]}
-    scored = {
+    rows_of = {
         "held out": [row for row in read_rows(paths.split("train")) if row["prompt_id"] in held_out],
         "validation": read_rows(paths.split("validation")),
     }
-    scored = {group: own for group, own in scored.items() if own}
+    scored = {group: evaluation.of_rows(own) for group, own in rows_of.items() if own}
     inputs = [paths.model("base"), demonstrations, paths.split("train"), paths.split("validation"), paths.catalog]
-    experiment = Experiment("ablation", "sft", inputs, scored, evaluation, False, None, paths)
+    experiment = Experiment("ablation", "sft", inputs, scored, False, None, paths)
     rows = [row for row in learnt if row["teacher"] and not row["held_out"]]
-    groups = {group: {"rows": len(own)} for group, own in scored.items()}
+    groups = {group: {"rows": len(own.rows)} for group, own in scored.items()}
     result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
     result["demonstrations_md5"] = file_md5(demonstrations)
     tags = {**params.tags(), **data_tags(paths), "stage": "ablate-demonstrations"}
@@ -291,7 +287,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
             folders = experiment.run_seeds(f"SFT on {name}", runs, train, record)
             texts = {row["prompt_id"]: row[STEP_COLUMNS[step]] for row in (*learnt, *validation)}
             result["variants"][name] = entries = {}
-            for group, own in ((group, evaluation.of_rows(scored[group])) for group in scored):
+            for group, own in scored.items():
                 lists = own.of_lists([texts[row["prompt_id"]] for row in own.prompts]).scores
                 models, by_seed = _mean_of_seeds(folders, group, metric)
                 entries[group] = {
