@@ -24,7 +24,7 @@ from convrec.evaluation.table import print_summary, results_markdown, results_wo
 from convrec.pipeline.preflight import require_machine
 from convrec.project.atomic import write_text
 from convrec.project.config.params import load_params
-from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
+from convrec.project.errors import EXIT_INTERRUPTED, Reported, Unavailable, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact
@@ -46,13 +46,12 @@ from convrec.service.reasons import Reasons, example_requests
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
-from tasks.command import SHOWN, StageFailed
+from tasks.command import SHOWN
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
 from tasks.server import check_server, private_server, server_failure, ui_line
 
 Outcome = dict[str, str]
-_REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:
@@ -156,9 +155,9 @@ def refuse_early(check: Callable[[], object]) -> None:
         check()
 
 
-def _reported(error: BaseException) -> BaseException | None:
+def _reported(error: BaseException) -> Reported | None:
     """Return the error to report in one message; None for a bug."""
-    return error if isinstance(error, _REPORTED) else server_failure(error) or outside_cause(error)
+    return error if isinstance(error, Reported) else server_failure(error) or outside_cause(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -199,7 +198,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         if reported is None:
             raise
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(redact(str(reported)))}[/red]")
-        sys.exit(reported.status if isinstance(reported, StageFailed) else exit_status(reported))
+        sys.exit(reported.status)
     finally:
         shown.close()
     _print(outcome)
