@@ -70,6 +70,13 @@ def make_project(folder: Path) -> Path:
     return make_repository(folder)
 
 
+def make_stages(folder: Path, changes: dict) -> None:
+    """Write what stages that are run by themselves read: the graph and the shrunk parameters, with these changes."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder)
+    set_params(folder, {**SHRUNK, **changes})
+
+
 def make_repository(folder: Path) -> Path:
     """Make the folder a git repository in which `commit` can commit."""
     run_in(folder, "git", "init", "--quiet", "--initial-branch", "main")

@@ -21,7 +21,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown
 from convrec.service.feedback.store import export
-from tests.small_project import ROOT, SHRUNK, set_params
+from tests.small_project import make_stages, set_params
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ def make(tmp_path, make_store):
     """Writes a project with these parameters of its data, beside an empty store."""
 
     def project(**data):
-        (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-        set_params(tmp_path, {**SHRUNK, "data": data})
+        make_stages(tmp_path, {"data": data})
         make_store(tmp_path)
         return tmp_path
 
