@@ -39,7 +39,6 @@ _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, ans
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 _ITEM = ["answer_id", "list", "item_id"]  # the key of a shown item
 _CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
-EXPORTED = "feedback.parquet"  # what the source `feedback` reads
 _PERIOD = 2_000  # answers that are read at once
 
 
