@@ -33,7 +33,6 @@ from convrec.registry.decisions import headline, skipped_gates
 from convrec.registry.tracking import (
     Run,
     connect,
-    data_tags,
     end_pipeline_run,
     run_address,
     runs_page,
@@ -95,7 +94,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                 params = load_params()
                 if any(later.gpu for later in stages[place:]):
                     require_machine(params)
-                run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
+                run_tags = {"flow": name, **params.tags()}
                 run = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
                 outcome["run"] = run.run_id
                 logger.info(ui_line(), extra=SHOWN)

@@ -34,7 +34,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import Run, data_tags, file_md5, group_run, stage_run
+from convrec.registry.tracking import Run, file_md5, group_run, stage_run
 from convrec.training.checkpoints import last_checkpoint, training_folder
 
 logger = logging.getLogger(__name__)
@@ -71,14 +71,13 @@ class Experiment:
     scored: Mapping[str, Evaluation]
     constrained: bool
     guide: Guide | None
-    paths: Paths
 
     def run_seeds(self, name: str, runs: Sequence[Params], train: Train, parent: Run) -> list[Path]:
         """Train and score a variant with the parameters of every seed; return the folders, one per seed.
 
         Finished trainings are not repeated.
         """
-        tags = {key: value for key, value in (runs[0].tags() | data_tags(self.paths)).items() if key != "seed"}
+        tags = {key: value for key, value in runs[0].tags().items() if key != "seed"}
         tags |= {"variant": name, "stage": "variant"}
         values = runs[0].model_dump(include={self.stage})
         with group_run(name, tags, values, parent.run_id) as record:
@@ -103,7 +102,7 @@ class Experiment:
             return folder
         logger.info("%s, seed %d: training in %s", name, common.seed, folder)
         values = params.model_dump(include={"common", self.stage})
-        tags = {**params.tags(), **data_tags(self.paths), "variant": name, "stage": self.stage}
+        tags = {**params.tags(), "variant": name, "stage": self.stage}
         with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
             checkpoint, tokenizer = train(params, folder, record)
             model = folder / "model"
@@ -201,12 +200,12 @@ def compare_algorithms(
     trust_embedder = params.demonstrations.embedder.trust_remote_code
     guide = load_guide(paths.guidance, evaluation.catalog, trust_embedder) if constrained else None
     inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
-    experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide, paths)
+    experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide)
 
     def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
         return align(run, paths, str(start), folder, record), load_tokenizer(start, trust_remote_code=trust)
 
-    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(variants), "stage": "compare"}
+    tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
         folders = {name: experiment.run_seeds(name, runs, train, record) for name, runs in variants.items()}
         sft = evaluation.of_model(start, constrained, guide=guide).scores
@@ -271,12 +270,12 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     }
     scored = {group: evaluation.of_rows(own) for group, own in rows_of.items() if own}
     inputs = [paths.model("base"), demonstrations, paths.split("train"), paths.split("validation"), paths.catalog]
-    experiment = Experiment("ablation", "sft", inputs, scored, False, None, paths)
+    experiment = Experiment("ablation", "sft", inputs, scored, False, None)
     rows = [row for row in learnt if row["teacher"] and not row["held_out"]]
     groups = {group: {"rows": len(own.rows)} for group, own in scored.items()}
     result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
     result["demonstrations_md5"] = file_md5(demonstrations)
-    tags = {**params.tags(), **data_tags(paths), "stage": "ablate-demonstrations"}
+    tags = {**params.tags(), "stage": "ablate-demonstrations"}
     baselines: dict[str, pd.DataFrame] = {}
     with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
         for name, step in STEPS.items():

@@ -16,7 +16,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.registry.model_card import TEST_TAG
-from convrec.registry.tracking import connect, data_tags, group_run
+from convrec.registry.tracking import connect, group_run
 from convrec.registry.versions import CHAMPION, alias_version, model_name
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.checks import ALARM, Check, run_checks
@@ -40,7 +40,7 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
     embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=params.common.device)
     with closing(open_store(paths.root, feedback)) as store:
         model, tested = _champion(paths)
-        tags = {**params.tags(), **data_tags(paths), "stage": STAGE, "model": model}
+        tags = {**params.tags(), "stage": STAGE, "model": model}
         with group_run(f"monitor {until:%Y-%m-%d %H:%M}", tags, {"monitoring": settings.model_dump()}) as run:
             rows, catalog = read_rows(paths.split("train")), Catalog.read(paths.catalog)
             watched = read_watched(store, catalog, rows, settings, until, seed)

@@ -22,7 +22,6 @@ from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
 from convrec.project.results import write_json
 from convrec.registry.tracking.describe import (
-    DATA_TAGS,
     DESCRIPTION_TAG,
     PARENT_TAG,
     VERSIONS,
@@ -131,12 +130,13 @@ class SilentRun(Run):
 def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, parent: str | None = None) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
-    The journals of processes that ended are sent in the background. Raises as `connect` does.
+    The stage `data` gets the tags of its data at its end. The journals of processes that ended are sent in the
+    background. Raises as `connect` does.
     """
     experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
-    parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = {"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag}
+    made_from = git_state() | version_tags(files) | ({} if tags.get("stage") == "data" else data_tags(Paths()))
+    all_tags = {"mlflow.user": user_name(), **made_from, **tags, **({PARENT_TAG: parent} if parent else {})}
     try:
         client = mlflow.MlflowClient(tracking_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
@@ -192,16 +192,12 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    makes_data = stage == "data"  # the present version is that of the run before
-    if makes_data:
-        tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
-    parent = parent or os.environ.get(PARENT_VARIABLE)
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent)
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
     if run_file is not None:
         write_text(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}).decode())
     with _ended(run), _system_metrics(run.run_id):
         yield run
-        if makes_data:
+        if stage == "data":
             run.set_tags(data_tags(Paths()))
 
 
