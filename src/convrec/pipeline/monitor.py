@@ -12,6 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
+from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
@@ -37,7 +38,8 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
         raise InputError(f"until = {until.date()}: give a day from 1970 on")
     settings, seed = load_monitoring(paths.root), params.common.seed
     paths.require_split("train")
-    embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=params.common.device)
+    device = pick_device(params.common.device)
+    embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device)
     with closing(open_store(paths.root, feedback)) as store:
         model, tested = _champion(paths)
         tags = {**params.tags(), "stage": STAGE, "model": model}
