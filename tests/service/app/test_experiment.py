@@ -63,7 +63,7 @@ def service(client, folder, url) -> Iterator[Service]:
 
     metrics, source = (
         Metrics(),
-        RegistrySource(None, "none", lambda version, files: served(version, Recommender.load(*files))),
+        RegistrySource(None, "none", lambda version, files: served(version, Recommender.load(files))),
     )
     models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
     models.start(is_required=True)

@@ -297,7 +297,7 @@ def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"
     from convrec.service.served import Batcher, ServedModel
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
-        recommender = Recommender.load(*files)
+        recommender = Recommender.load(files)
         batcher = Batcher(recommender, options.batch_size, metrics.batch.observe)
         return ServedModel(version, recommender.translator, batcher)
 
