@@ -12,7 +12,7 @@ from convrec.data.sources.feedback import FILE, read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
-from convrec.service.feedback.store import EXPORTED, export
+from convrec.service.feedback.store import export
 
 NIGHT = datetime(2026, 5, 31, 23, 30, tzinfo=UTC)
 HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
@@ -46,10 +46,6 @@ def recorded(tmp_path):
         return tmp_path
 
     return write
-
-
-def test_the_source_reads_the_file_that_the_command_writes():
-    assert FILE == EXPORTED
 
 
 def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(recorded, catalog):

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -47,14 +46,6 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-KINDS: dict[type, Any] = {  # of columns in polars
-    sa.String: pl.String,
-    sa.Text: pl.String,
-    sa.Integer: pl.Int64,
-    sa.Boolean: pl.Boolean,
-    sa.Float: pl.Float64,
-    Utc: pl.Datetime("us", "UTC"),
-}
 metadata = sa.MetaData()
 answers = sa.Table(
     "answers",

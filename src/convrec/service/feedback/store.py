@@ -19,8 +19,8 @@ from convrec.data.titles import NOBODY
 from convrec.project.atomic import replaced
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
-    KINDS,
     URL_VARIABLE,
+    Utc,
     answers,
     checked_url,
     create_tables,
@@ -38,8 +38,6 @@ from convrec.service.feedback.records import STATES, Answer, Event
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 _ITEM = ["answer_id", "list", "item_id"]  # the key of a shown item
-_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
-EXPORTED = "feedback.parquet"  # what the source `feedback` reads
 _PERIOD = 2_000  # answers that are read at once
 
 
@@ -101,7 +99,8 @@ class FeedbackStore:
             query = query.where(answers.c.time >= since)
         if until is not None:
             query = query.where(answers.c.time < until)
-        schema = {column.name: KINDS[type(column.type)] for column in query.selected_columns}
+        utc, columns = pl.Datetime("us", "UTC"), query.selected_columns
+        schema = {one.name: utc if isinstance(one.type, Utc) else one.type.python_type for one in columns}
         with self._transaction() as connection:
             rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
         frame = pl.DataFrame(rows, schema=schema, orient="row")
