@@ -80,7 +80,7 @@ def event() -> Callable[..., Event]:
     return make
 
 
-def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not is_so():

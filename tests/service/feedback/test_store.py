@@ -1,3 +1,4 @@
+import json
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -235,13 +236,14 @@ def test_periods_have_every_answer_once(store, answer, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, monkeypatch, ending):
-    answers = [
-        answer("heat", "up", minutes=minute, messages=[{"role": "user", "content": "Hi"}]) for minute in range(9)
-    ]
+def test_an_export_in_parts_has_the_outcomes_and_is_the_same_again(store, answer, event, tmp_path, monkeypatch, ending):
+    said = [{"role": "user", "content": 'He said: "Kino", and\n„mehr“'}]
+    answers = [answer("heat", "up", minutes=minute, messages=said) for minute in range(9)]
     store.write(answers, [event(one, "up", "accepted", 60) for one in answers[::2]])
-    whole, parts = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
+    whole, parts = (tmp_path / "out" / f"{name}.{ending}" for name in ("whole", "parts"))
     assert export(store, whole) == 18
+    first = whole.read_bytes()
+    assert export(store, whole) == 18 and whole.read_bytes() == first
     monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 2)
     read_rows, sizes = FeedbackStore._read, []
     monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
@@ -256,7 +258,9 @@ def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, mon
         found.select("answer_id", "item_id", "accepted").rows()
         == outcomes.select("answer_id", "item_id", "accepted").rows()
     )
-    assert set(found["messages"]) == {'[{"role": "user", "content": "Hi"}]'}
+    (messages,) = set(found["messages"])
+    assert json.loads(messages) == said
+    assert str(found["time"][0]).startswith(("2026-05-04T12:00:00", "2026-05-04 12:00:00"))
     assert export(store, parts, NOON + timedelta(days=9)) == 0
 
 
