@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -15,8 +15,9 @@ from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.project.errors import InputError
 from convrec.service import live_evidence
-from convrec.service.feedback import Answer, Event, FeedbackRecorder, FeedbackStore, Shown, new_answer_id, recorder
+from convrec.service.feedback import Event, FeedbackRecorder, FeedbackStore, new_answer_id, recorder
 from convrec.service.live_evidence import LiveEvidence
+from tests.answers import NOON, make_answer
 from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 from tests.service.app.process import running_service
@@ -24,7 +25,6 @@ from tests.service.app.serving import make_service, serve
 from tests.service.feedback.conftest import until
 from tests.service.recommending import CATALOG, TITLES, make_recommender
 
-NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 HEIST = [{"role": "user", "content": "a film with heists please"}]
 ROCKY, JAWS, ALIEN, HEAT = (CATALOG.items[TITLES.index(title)] for title in ("Rocky", "Jaws", "Alien", "Heat"))
 ROWS = [
@@ -49,11 +49,10 @@ class Users:
         """Write an event of an answer, by default a new one, and return the answer's id."""
         self._minutes += 1
         time = NOON + timedelta(minutes=self._minutes)
-        known = answer or new_answer_id(time)
-        shown = tuple(Shown("", rank, one.id, version) for rank, one in enumerate((ALIEN, JAWS, ROCKY), start=1))
-        made = Answer(known, time, user, None, None, 0.1, None, shown)
-        self._store.write([made], [Event(new_answer_id(time), known, "", item.id, event, time)])
-        return known
+        own = {"answer_id": answer or new_answer_id(time), "user_id": user}
+        made = make_answer(ALIEN.id, JAWS.id, ROCKY.id, time=time, version=version, **own)
+        self._store.write([made], [Event(new_answer_id(time), made.answer_id, "", item.id, event, time)])
+        return made.answer_id
 
     def all_accept(self, item, event: str = "accepted", names: str = "abcdefgh", **options) -> list[str]:
         return [self.accept(user, item, event, **options) for user in names]
@@ -140,7 +139,7 @@ def test_items_that_were_not_shown_or_are_unknown_change_nothing(store, users, l
     before = _weight(translator, HEAT)
     for answer in users.all_accept(ALIEN, "clicked"):
         event = Event(f"e{answer}", answer, "", HEAT.id, "accepted", NOON)
-        unknown = Answer(new_answer_id(NOON), NOON, answer, None, None, 0.1, None, (Shown("", 1, "gone", "1"),))
+        unknown = make_answer("gone", version="1", user_id=answer)
         store.write([unknown], [event, Event(f"f{answer}", unknown.answer_id, "", "gone", "accepted", NOON)])
     live.update()
     assert live.num_items == 0 and _weight(translator, HEAT) == before

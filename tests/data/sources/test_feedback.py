@@ -10,8 +10,9 @@ from convrec.data.schemas import conform
 from convrec.data.sources.feedback import FILE, read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
-from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
+from convrec.service.feedback import Event, FeedbackStore
 from convrec.service.feedback.store import export
+from tests.answers import make_answer
 
 NIGHT = datetime(2026, 5, 31, 23, 30, tzinfo=UTC)
 HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
@@ -19,8 +20,7 @@ HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
 
 def _answer(*items, messages=("A space film, please",), user="u1"):
     said = None if messages is None else [{"role": "user", "content": text} for text in messages]
-    shown = tuple(Shown("", rank, item, "3") for rank, item in enumerate(items, start=1))
-    return Answer(new_answer_id(NIGHT), NIGHT, user, None, None, 0.1, said, shown)
+    return make_answer(*items, time=NIGHT, user_id=user, messages=said)
 
 
 def _events(answer, **states):
