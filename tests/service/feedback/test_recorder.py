@@ -165,13 +165,10 @@ def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folde
     assert len(refused(folder)) == 6 and any("the database rejects it" in reason for reason in refused(folder))
 
 
-@pytest.mark.parametrize("kind", ["file", "url"])
-def test_a_bad_folder_or_url_is_refused_before_anything_is_recorded(tmp_path, kind):
-    taken = tmp_path / "taken"
-    taken.touch()
-    folder, url = (taken, f"sqlite:///{tmp_path}/x.db") if kind == "file" else (tmp_path / "j", "mysql://x/y")
-    with pytest.raises(InputError, match="taken: File exists|not supported"):
-        FeedbackRecorder(folder, url)
+def test_a_bad_folder_is_refused_before_anything_is_recorded(tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(InputError, match="taken: File exists"):
+        FeedbackRecorder(tmp_path / "taken", f"sqlite:///{tmp_path}/x.db")
 
 
 def _left(folder: Path, database: str, *answers) -> Path:
