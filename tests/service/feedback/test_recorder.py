@@ -9,7 +9,6 @@ import pytest
 
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback import FeedbackStore, Shown, journal, recorder
-from convrec.service.feedback.database import checked_url, identity
 from convrec.service.feedback.journal import REFUSED, Journal, deliver_left, waiting
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.answers import answer_now
@@ -197,7 +196,7 @@ def test_a_journal_is_delivered_to_its_own_database(folder, url, store, tmp_path
 
 def test_a_database_is_the_same_for_all_its_users_and_wherever_its_folder_is(tmp_path):
     def name(url: str, folder: str) -> str:
-        return identity(checked_url(url), tmp_path / folder)
+        return FeedbackStore(url).identity(tmp_path / folder)
 
     here, there = (name(f"sqlite:///{tmp_path}/{place}/feedback.db", f"{place}/journal") for place in ("a", "b"))
     assert here == there == "sqlite:///../feedback.db"

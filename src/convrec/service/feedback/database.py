@@ -185,14 +185,6 @@ def create_tables(engine: sa.Engine) -> None:
                 )
 
 
-def identity(url: sa.URL, folder: Path) -> str:
-    """Return a name of the database for all its users; that of a SQLite file is relative to a folder."""
-    if url.get_backend_name() == "sqlite":
-        return f"sqlite:///{os.path.relpath(Path(str(url.database)).resolve(), folder.resolve())}"
-    host, port = (url.query.get(name) for name in ("host", "port"))
-    return f"postgresql://{url.host or host or ''}:{url.port or port or 5432}/{url.database or ''}"
-
-
 def shown_url(url: sa.URL) -> str:
     """Return the URL without its password."""
     return redact(url.render_as_string(hide_password=True))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,6 @@ from convrec.service.feedback.database import (
     deletions,
     events,
     feedback_url,
-    identity,
     open_engine,
     shown,
     shown_url,
@@ -210,8 +210,12 @@ class FeedbackStore:
         return shown_url(self._engine.url)
 
     def identity(self, folder: Path) -> str:
-        """Return the name of the database in the journals of a folder."""
-        return identity(self._engine.url, folder)
+        """Return a name of the database for all its users; that of a SQLite file is relative to a folder."""
+        url = self._engine.url
+        if url.get_backend_name() == "sqlite":
+            return f"sqlite:///{os.path.relpath(Path(str(url.database)).resolve(), folder.resolve())}"
+        host, port = (url.query.get(name) for name in ("host", "port"))
+        return f"postgresql://{url.host or host or ''}:{url.port or port or 5432}/{url.database or ''}"
 
     def period(self) -> tuple[datetime | None, datetime | None]:
         """Return the times of the first and the last answer; None without answers."""
