@@ -11,6 +11,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from convrec.data.revisions import diff
+from convrec.data.sources.feedback import FILE
 from convrec.project.atomic import restored_on_error
 from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
@@ -18,7 +19,7 @@ from convrec.project.config.profiles import change_params
 from convrec.project.errors import InputError, Unavailable, outside_cause
 from convrec.registry.tracking import log_text
 from convrec.service.feedback import open_store
-from convrec.service.feedback.store import EXPORTED, export
+from convrec.service.feedback.store import export
 from tasks.command import RETRIES, SHOWN
 
 
@@ -64,7 +65,7 @@ def export_feedback() -> None:
     data = load_params().data
     if "feedback" not in data.sources:
         return
-    path = Path(data.feedback) / EXPORTED
+    path = Path(data.feedback) / FILE
     with closing(open_store(Path())) as store:
         number = export(store, path)
     get_run_logger().info("%s: %s shown items of recorded feedback", path, f"{number:,}", extra=SHOWN)

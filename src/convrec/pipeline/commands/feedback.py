@@ -81,11 +81,11 @@ def export(
         since: First day of the answers (YYYY-MM-DD), in UTC.
         until: The day after the last one.
     """
-    from convrec.service.feedback.store import EXPORTED
+    from convrec.data.sources.feedback import FILE
     from convrec.service.feedback.store import export as write
 
     if file is None:
-        file = Path(project()[0].data.feedback) / EXPORTED
+        file = Path(project()[0].data.feedback) / FILE
     first, end = (time and time.replace(tzinfo=UTC) for time in (since, until))
     print(f"{file}: {write(_open(url), file, first, end):,} shown items")
 
