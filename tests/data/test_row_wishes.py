@@ -28,13 +28,10 @@ def test_the_wishes_of_a_row_come_before_those_of_its_conversation():
 
 
 def test_only_the_last_conversations_are_kept(monkeypatch):
+    assert Catalog([Item("Heat", 1995)]).once(row_wishes._reader).cache_info().maxsize == 20_000
     monkeypatch.setattr(row_wishes, "_CELLS", 24)
     catalog = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Big", 1988)])
     for messages in SAID:
         wishes_of({"messages": messages}, catalog)
     kept = catalog.once(row_wishes._reader).cache_info()
     assert (kept.maxsize, kept.currsize) == (2, 2)
-
-
-def test_conversations_about_a_small_catalog_are_bounded_too():
-    assert Catalog([Item("Heat", 1995)]).once(row_wishes._reader).cache_info().maxsize == 20_000

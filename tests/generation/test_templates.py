@@ -22,6 +22,7 @@ from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.service.recommender import Recommender
+from convrec.service.translation import ModelFiles
 from convrec.training.embedded import make_model
 from tests.generation.small import save
 from tests.generation.vocabularies import byte_level
@@ -129,6 +130,6 @@ def test_each_template_goes_through_training_and_serving(tmp_path, monkeypatch, 
     first, again = [], []
     for day, found in ((4, first), (5, again)):
         _set_clock(monkeypatch, day)
-        recommender = Recommender.load(paths.model("rank_grpo"), paths.catalog, settings, "cpu")
+        recommender = Recommender.load(ModelFiles(paths.model("rank_grpo"), paths.catalog, settings, "cpu"))
         found += [[str(item) for item in own] for own in recommender.recommend(chats, 4)]
     assert first == again and all(len(set(own)) == 4 for own in first)

@@ -19,6 +19,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommender
+from convrec.service.translation import ModelFiles
 from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
 from tests.service.recommending import CATALOG, SETTINGS, save_model
 from tests.small_project import ROOT
@@ -44,7 +45,7 @@ def marker(tmp_path, monkeypatch) -> Path:
         load_config,
         lambda folder: find_model(str(folder), "--model"),
         lambda folder: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
-        lambda folder: Recommender.load(folder, folder.with_name("catalog.parquet"), SETTINGS),
+        lambda folder: Recommender.load(ModelFiles(folder, folder.with_name("catalog.parquet"), SETTINGS)),
     ],
     ids=["model", "configuration", "--model", "engine", "recommender"],
 )

@@ -16,6 +16,7 @@ SIZES = sizes(intermediate_size=48)
 SETTINGS = ListSettings("Recommend {list_length} films.", 20, 64, 1.3, 256, "films")
 WORDS = "User: Assistant: a film with heists please, I loved that one but no space"
 TITLES = ("Heat", "Her", "Up", "Alien", "Brazil", "Fargo", "Tenet", "Speed", "Amélie", "Network", "Jaws", "Rocky")
+LOOP = "{% for _ in range(99999) %}" * 4 + "{% endfor %}" * 4  # of a chat template, without end
 GENRES = ("crime, drama", "drama, romance")
 CATALOG = Catalog(
     [

@@ -10,7 +10,7 @@ import pytest
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.live import LiveModels
 from convrec.service.served import ServedModel
-from tests.service.recommending import make_recommender, served
+from tests.service.recommending import LOOP, make_recommender, served
 
 RECOMMENDER = make_recommender()
 
@@ -122,9 +122,6 @@ def test_a_service_waits_for_its_first_model_and_a_pinned_one_is_required(models
     assert not models.is_ready
     with pytest.raises(Unavailable, match="no model is loaded yet"):
         models.current()
-
-
-LOOP = "{% for _ in range(99999) %}" * 4 + "{% endfor %}" * 4
 
 
 def test_a_version_whose_chat_template_loops_is_given_up_and_stopping_waits_for_none(registry):

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -15,8 +15,9 @@ from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.project.errors import InputError
 from convrec.service import live_evidence
-from convrec.service.feedback import Answer, Event, FeedbackRecorder, FeedbackStore, Shown, new_answer_id, recorder
+from convrec.service.feedback import Event, FeedbackRecorder, FeedbackStore, new_answer_id, recorder
 from convrec.service.live_evidence import LiveEvidence
+from tests.answers import NOON, make_answer
 from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 from tests.service.app.process import running_service
@@ -24,7 +25,6 @@ from tests.service.app.serving import make_service, serve
 from tests.service.feedback.conftest import until
 from tests.service.recommending import CATALOG, TITLES, make_recommender
 
-NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 HEIST = [{"role": "user", "content": "a film with heists please"}]
 ROCKY, JAWS, ALIEN, HEAT = (CATALOG.items[TITLES.index(title)] for title in ("Rocky", "Jaws", "Alien", "Heat"))
 ROWS = [
@@ -49,11 +49,10 @@ class Users:
         """Write an event of an answer, by default a new one, and return the answer's id."""
         self._minutes += 1
         time = NOON + timedelta(minutes=self._minutes)
-        known = answer or new_answer_id(time)
-        shown = tuple(Shown("", rank, one.id, version) for rank, one in enumerate((ALIEN, JAWS, ROCKY), start=1))
-        made = Answer(known, time, user, None, None, 0.1, None, shown)
-        self._store.write([made], [Event(new_answer_id(time), known, "", item.id, event, time)])
-        return known
+        own = {"answer_id": answer or new_answer_id(time), "user_id": user}
+        made = make_answer(ALIEN.id, JAWS.id, ROCKY.id, time=time, version=version, **own)
+        self._store.write([made], [Event(new_answer_id(time), made.answer_id, "", item.id, event, time)])
+        return made.answer_id
 
     def all_accept(self, item, event: str = "accepted", names: str = "abcdefgh", **options) -> list[str]:
         return [self.accept(user, item, event, **options) for user in names]
@@ -140,7 +139,7 @@ def test_items_that_were_not_shown_or_are_unknown_change_nothing(store, users, l
     before = _weight(translator, HEAT)
     for answer in users.all_accept(ALIEN, "clicked"):
         event = Event(f"e{answer}", answer, "", HEAT.id, "accepted", NOON)
-        unknown = Answer(new_answer_id(NOON), NOON, answer, None, None, 0.1, None, (Shown("", 1, "gone", "1"),))
+        unknown = make_answer("gone", version="1", user_id=answer)
         store.write([unknown], [event, Event(f"f{answer}", unknown.answer_id, "", "gone", "accepted", NOON)])
     live.update()
     assert live.num_items == 0 and _weight(translator, HEAT) == before
@@ -201,7 +200,8 @@ def test_a_version_that_feedback_cannot_change_is_refused_or_logged(store, live,
 
 def test_the_lists_of_a_running_server_follow(tmp_path, monkeypatch, translator):
     """As users see it: accepted by some, recommended to others a moment later; a deleted user's item goes."""
-    monkeypatch.setattr(live_evidence, "_PAUSE", 0.02)
+    for name in ("_PAUSE", "_LONGEST_PAUSE"):  # a busy machine makes updates, and so pauses, long
+        monkeypatch.setattr(live_evidence, name, 0.02)
     monkeypatch.setattr(recorder, "_LINGER", 0.02)
     url = f"sqlite:///{tmp_path}/feedback.db"
     store = FeedbackStore(url)
@@ -220,8 +220,8 @@ def test_the_lists_of_a_running_server_follow(tmp_path, monkeypatch, translator)
             return told["answer_id"], [row["item_id"] for row in told["recommendations"]]
 
         last = ask("other", 15)[1][-1]
-        for user in ascii_lowercase:
-            event = {"answer_id": ask(user, 15)[0], "item_id": last, "event": "accepted"}
+        for answer in [ask(user, 15)[0] for user in ascii_lowercase]:  # all lists before the first event
+            event = {"answer_id": answer, "item_id": last, "event": "accepted"}
             client.post("/feedback", json=event).raise_for_status()
         until(lambda: last in ask("other", 3)[1])
         for user in ascii_lowercase:

@@ -21,6 +21,7 @@ from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommendation, RecommendedList, Recommender
+from convrec.service.translation import ModelFiles
 from tests.generation.vocabularies import log_weights
 from tests.rows import make_row
 from tests.service.recommending import CATALOG, SETTINGS, make_recommender, save_model
@@ -193,7 +194,7 @@ def test_a_model_with_item_tokens_follows_the_catalog(tmp_path):
     for name, catalog in (("before", CATALOG), ("after", later)):
         files.append(tmp_path / f"{name}.parquet")
         write_catalog(catalog, files[-1])
-    before, after = (Recommender.load(folder, file, SETTINGS, "cpu") for file in files)
+    before, after = (Recommender.load(ModelFiles(folder, file, SETTINGS, "cpu")) for file in files)
     first = [str(r) for r in before.recommend("User: heists", 15)]
     second = [str(r) for r in after.recommend("User: heists", 14)]
     assert sorted(second) == sorted(map(str, later.items)) and set(first) - set(second) == {"Heat (1975)", "Her (1978)"}

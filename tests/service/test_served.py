@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from convrec.service.served import Batcher, ServedModel
-from tests.service.recommending import CATALOG, WORDS, make_recommender
+from tests.service.recommending import CATALOG, LOOP, WORDS, make_recommender
 
 RECOMMENDER = make_recommender()
-LOOPS = "{% for _ in range(99999) %}" * 4 + "{% endfor %}" * 4
 LINES = [str(item) for item in CATALOG.items]
 
 
@@ -65,7 +64,7 @@ def test_a_failed_batch_ends_its_lists_and_a_cancelled_request_is_not_decoded(mo
 def test_work_on_a_conversation_ends_with_its_request(model, monkeypatch):
     """One thread read all conversations, and nothing ended it: a chat template that loops held up all requests."""
     tokenizer = RECOMMENDER.translator.tokenizer
-    template = "{% if 'loop' in messages[-1].content %}" + LOOPS + "{% endif %}" + tokenizer.chat_template
+    template = "{% if 'loop' in messages[-1].content %}" + LOOP + "{% endif %}" + tokenizer.chat_template
     monkeypatch.setattr(tokenizer, "chat_template", template)
     expected = RECOMMENDER.recommend("a film", 3)
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +24,7 @@ from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
 from tests.service.app.process import Service, running_service
 from tests.service.app.serving import answer, make_service, serve
+from tests.service.feedback.conftest import until
 from tests.service.recommending import SETTINGS
 from tests.service.vllm_stand_in import RECOMMENDER, StandIn
 from tests.small_project import ROOT
@@ -65,13 +66,6 @@ def _prepare(conversation="a film", n=3, **options):
 
 def _lines(tokens) -> list[str]:
     return [str(item) for item in TRANSLATOR.items(tokens)]
-
-
-def _wait(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _expected(question, recommender=RECOMMENDER) -> list[str]:
@@ -119,9 +113,9 @@ def test_a_cancelled_request_leaves_its_server(stand_in, decoder):
     async def ask_and_leave() -> None:
         stand_in.may_answer.clear()
         asked = asyncio.create_task(decoder.complete(_prepare()))
-        await asyncio.to_thread(_wait, lambda: stand_in.begun == 1)
+        await asyncio.to_thread(until, lambda: stand_in.begun == 1)
         asked.cancel()
-        await asyncio.to_thread(_wait, lambda: stand_in.left == 1)
+        await asyncio.to_thread(until, lambda: stand_in.left == 1)
 
     asyncio.run(ask_and_leave())
     assert decoder.is_alive
@@ -238,14 +232,14 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
         server.process.wait()
         reply = service.ask()
         assert reply.status_code == 503 and "does not serve convrec-" in reply.json()["error"]
-        _wait(lambda: service.client.get("/ready").status_code == 503)
+        until(lambda: service.client.get("/ready").status_code == 503)
         with _vllm_server(gpu_python, project, port) as again:
-            _wait(lambda: service.client.get("/ready").status_code == 200)
+            until(lambda: service.client.get("/ready").status_code == 200)
             assert [_recommended(service, question) for question in QUESTIONS] == expected
             _reject_lists_that_cannot_be_met(again)
             again.process.send_signal(signal.SIGTERM)
             assert again.process.wait(60) == 0
-            _wait(lambda: not again.signal(0))
+            until(lambda: not again.signal(0))
     assert re.search(r"convrec-[0-9a-f]{16}", service.log.read_text())
 
 

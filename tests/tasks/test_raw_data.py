@@ -2,7 +2,7 @@
 
 import shutil
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 
 import polars as pl
@@ -11,8 +11,9 @@ from prefect.logging import disable_run_logger
 
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
-from convrec.service.feedback import Answer, FeedbackStore, Shown
+from convrec.service.feedback import FeedbackStore
 from tasks.raw_data import export_feedback, periods, pull_raw_data, set_test_period, update_imports
+from tests.answers import make_answer
 from tests.small_project import ROOT, run_in, set_params
 
 pytestmark = pytest.mark.slow  # many commands of DVC
@@ -132,10 +133,8 @@ def test_feedback_is_exported_if_the_data_name_it(project, monkeypatch, source):
     shutil.copy(ROOT / "params.yaml", project)
     set_params(project, {"data": {"source": source}})
     monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{project}/feedback.db")
-    time = datetime(2026, 5, 4, tzinfo=UTC)
-    answer = Answer("a1", time, "u", None, None, 0.1, None, (Shown("", 1, "heat_1995", "3"),))
     with closing(FeedbackStore(f"sqlite:///{project}/feedback.db")) as store:
-        store.write([answer], [])
+        store.write([make_answer("heat_1995")], [])
     with disable_run_logger():
         export_feedback.fn()
     path = project / "data/raw/feedback/feedback.parquet"

@@ -84,9 +84,7 @@ _READERS: dict[str, Callable[[Path], list[dict]]] = {
 RESERVED = ("title", "year", "name", "aliases", "id")  # columns that are not metadata, besides those that end in _id
 
 
-def load_catalog(
-    path: Path, quarantine: Quarantine, source: str = "catalog", line_column: str | None = None
-) -> Catalog:
+def load_catalog(path: Path, quarantine: Quarantine, line_column: str | None = None) -> Catalog:
     """Return the catalog of a file in any of the forms of `read_raw_rows`, or of the canonical table (docs/data.md).
 
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
@@ -94,10 +92,11 @@ def load_catalog(
     """
     if path.suffix.lower() == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} == {*parquet_columns(path)}:
         catalog = Catalog.read(path)
-        quarantine.count(source, len(catalog))
+        quarantine.count("catalog", len(catalog))
         return catalog
     rows = read_raw_rows(path)
-    return build_catalog(rows, metadata_columns(path, rows, line_column), quarantine, source, line_column)[0]
+    fields = metadata_columns(path, rows, line_column)
+    return build_catalog(rows, fields, quarantine, line_column=line_column)[0]
 
 
 def metadata_columns(path: Path, rows: list[dict], line_column: str | None) -> list[str]:

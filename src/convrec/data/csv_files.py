@@ -11,7 +11,7 @@ import polars as pl
 
 from convrec.project.errors import InputError
 
-_BLOCK = 1 << 20  # bytes
+_BLOCK = 1 << 20  # characters
 
 
 def decode(line: bytes) -> str:
@@ -27,17 +27,15 @@ def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
 
     Raises `InputError` for UTF-16 and UTF-32.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
     source: Path | bytes = path
     try:
         with path.open("rb") as file:
             start = file.read(2)
             if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
                 raise InputError(f"{path}: encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`")
-            file.seek(0)
-            while block := file.read(_BLOCK):
-                decoder.decode(block)
-        decoder.decode(b"", final=True)
+        with path.open(encoding="utf-8") as text:
+            while text.read(_BLOCK):
+                pass
     except UnicodeDecodeError:
         source = "\n".join(map(decode, path.read_bytes().split(b"\n"))).encode()
     return pl.scan_csv(source, infer_schema=False, glob=False, **options)

@@ -175,7 +175,8 @@ class WishReader:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
                     yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
-            is_modified = kind == "asked" and not grammar.EITHER.search(found.group()) and bool(grammar.MODIFIED.search(left))
+            is_either = grammar.EITHER.search(found.group())
+            is_modified = kind == "asked" and not is_either and bool(grammar.MODIFIED.search(left))
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
                 name = " ".join(value.text for value in thing)

@@ -129,9 +129,7 @@ def latencies(params: Params, paths: Paths, models: Sequence[ModelFiles], prompt
     each model is a warm-up and does not count.
     """
     device, size = params.common.device, params.common.list_length
-    recommenders = [
-        Recommender.load(one.checkpoint, paths.catalog, one.settings, device, guidance=one.guidance) for one in models
-    ]
+    recommenders = [Recommender.load(one._replace(catalog=paths.catalog, device=device)) for one in models]
     step = max(1, len(prompts) // TIMED_PROMPTS)
     asked = [row["messages"] for row in prompts[::step][:TIMED_PROMPTS]]
     seconds: list[list[float]] = [[] for _ in models]

@@ -35,7 +35,7 @@ def open_recommender(name: str) -> Recommender:
 
     Raises `InputError` if there is no such version, or the folder contains no model (`find_model`).
     """
-    return Recommender.load(*find_model(name))
+    return Recommender.load(find_model(name))
 
 
 def find_model(name: str, downloads: Path | None = None) -> ModelFiles:

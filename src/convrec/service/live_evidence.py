@@ -51,15 +51,11 @@ class LiveEvidence:
         self._thread.join()
         self._store.close()
 
-    def following(self, make_served: Callable[..., ServedModel]) -> Callable[..., ServedModel]:
-        """Return `make_served` for models whose evidence is live, from their first list on."""
-
-        def make(version: str, *arguments: Any) -> ServedModel:
-            model = make_served(version, *arguments)
-            self.follow(version, model.translator)
-            return model
-
-        return make
+    def make_followed(self, make_served: Callable[..., ServedModel], version: str, *arguments: Any) -> ServedModel:
+        """Return the model that `make_served` makes; its evidence is live, from its first list on."""
+        model = make_served(version, *arguments)
+        self.follow(version, model.translator)
+        return model
 
     def follow(self, version: str, translator: Translator) -> None:
         """Keep the evidence of a version live. Raises `InputError` for one that feedback cannot change, if required."""

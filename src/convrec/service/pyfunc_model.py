@@ -1,6 +1,7 @@
 """The registered model for `mlflow.pyfunc`: conversations in, ranked lists out. MLflow runs this file on its own."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -23,16 +24,18 @@ class ListModel(PythonModel):
         """Load checkpoint and catalog."""
         from convrec.generation.lists import ListSettings  # noqa: PLC0415  (the package travels with the model)
         from convrec.service.recommender import Recommender  # noqa: PLC0415
+        from convrec.service.translation import ModelFiles  # noqa: PLC0415
 
-        model, catalog = context.artifacts["model"], context.artifacts["catalog"]
+        paths = {name: Path(path) for name, path in context.artifacts.items()}
         # Loading a version with MLflow runs this file, so the user already trusts the code that comes with it.
-        self._recommender = Recommender.load(
-            model,
-            catalog,
+        files = ModelFiles(
+            paths["model"],
+            paths["catalog"],
             ListSettings(**context.model_config),
             trust_remote_code=True,
-            guidance=context.artifacts.get("guidance"),
+            guidance=paths.get("guidance"),
         )
+        self._recommender = Recommender.load(files)
 
     def predict(self, context: PythonModelContext, model_input, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Return `n` rows for each conversation, best first, without the items that it names or that are in `deny`.

@@ -18,7 +18,7 @@ _MAX_READ = 10_000  # last characters of what a user wrote, in which shared word
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
 _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
-_MAX_EXAMPLES, _FEWEST_FITTING = 4, 10  # the items of the catalog that fit an example
+_FEWEST_FITTING = 10  # the items of the catalog that fit an example
 
 
 def genres_of(item: Item) -> list[str]:
@@ -96,7 +96,7 @@ def example_requests(catalog: Catalog, reasons: Reasons, noun: str) -> list[str]
     if noun == "movies":
         known = [one.text for one in EXAMPLES if sum(map(one.fits, catalog.items)) >= _FEWEST_FITTING]
         if known:
-            return known[:_MAX_EXAMPLES]
+            return known
     genres = Counter(genre for item in catalog.items for genre in genres_of(item))
     common = [genre for genre, _ in genres.most_common(3)]
     typical = sorted(catalog.items, key=lambda item: (sum(genres[genre] for genre in genres_of(item)), item.year or 0))

@@ -4,8 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import pandas as pd
@@ -91,25 +90,13 @@ class Recommender:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(
-        cls,
-        model: str | Path,
-        catalog: str | Path,
-        settings: ListSettings,
-        device: str = "auto",
-        trust_remote_code: bool = False,
-        guidance: str | Path | None = None,
-    ) -> "Recommender":
-        """Return the recommender of a Hugging Face folder and a canonical catalog file (Parquet), on the device.
-
-        `guidance` is the folder of what guides its lists.
-        """
-        files = ModelFiles(Path(model), Path(catalog), settings, device, trust_remote_code)
-        items, tokenizer = files.load_texts()
-        with standalone(files.checkpoint, items, trust_remote_code) as folder:
-            loaded = load_model(folder, trust_remote_code=trust_remote_code, dtype="auto")
-        guide = load_guide(None if guidance is None else Path(guidance), items)
-        return cls(loaded.to(pick_device(device)), tokenizer, items, settings, guide)
+    def load(cls, files: ModelFiles) -> "Recommender":
+        """Return the recommender of a model's files, on their device."""
+        catalog, tokenizer = files.load_texts()
+        with standalone(files.checkpoint, catalog, files.trust_remote_code) as folder:
+            model = load_model(folder, trust_remote_code=files.trust_remote_code, dtype="auto")
+        guide = load_guide(files.guidance, catalog)
+        return cls(model.to(pick_device(files.device)), tokenizer, catalog, files.settings, guide)
 
     @overload
     def recommend(self, conversations: str, *arguments: Any, **options: Any) -> RecommendedList: ...
@@ -154,13 +141,11 @@ class Recommender:
             rows = order[first : first + _BATCH]
             for row, tokens in zip(rows, self.complete([asked[i] for i in rows]), strict=True):
                 items = self.translator.items(tokens)
+                why = map(tuple, self.translator.explain(items, asked[row])) if reasons else [None] * len(items)
                 lists[row] = RecommendedList(
-                    Recommendation(rank, item.title, item.year) for rank, item in enumerate(items, start=1)
+                    Recommendation(rank, item.title, item.year, own)
+                    for rank, (item, own) in enumerate(zip(items, why, strict=True), start=1)
                 )
-                if reasons:
-                    why = self.translator.explain(items, asked[row])
-                    pairs = zip(lists[row], why, strict=True)
-                    lists[row] = RecommendedList(replace(item, reasons=tuple(own)) for item, own in pairs)
                 lists[row].wishes = asked[row].wishes
             if len(order) > _BATCH:
                 logger.info("%d of %d conversations answered", first + len(rows), len(order))

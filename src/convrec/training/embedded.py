@@ -34,7 +34,7 @@ CHAT_TEMPLATE = (
 def train_tokenizer(texts: Sequence[str], items: Sequence[Item], vocab_size: int) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE tokenizer of `vocab_size`, plus tokens for the titles and years of the items.
 
-    A small model then writes an item in two tokens, and a title is the same token wherever it is mentioned.
+    A small model then writes an item as text in two tokens, and a title is the same token wherever it is mentioned.
     Titles with non-ASCII letters get no token, because a byte-level decoder would read such letters as bytes. Each year
     has a second token that includes the newline after it, so that a rank ends inside a token, as with `)\\n` in the
     vocabularies of large models. Every string survives a round trip.

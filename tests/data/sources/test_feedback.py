@@ -1,4 +1,3 @@
-import json
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,8 +10,9 @@ from convrec.data.schemas import conform
 from convrec.data.sources.feedback import FILE, read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
-from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id
+from convrec.service.feedback import Event, FeedbackStore
 from convrec.service.feedback.store import export
+from tests.answers import make_answer
 
 NIGHT = datetime(2026, 5, 31, 23, 30, tzinfo=UTC)
 HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
@@ -20,8 +20,7 @@ HEAT, DUNE, UP, ALIEN = "heat_1995", "dune_2021", "up_2009", "alien_1979"
 
 def _answer(*items, messages=("A space film, please",), user="u1"):
     said = None if messages is None else [{"role": "user", "content": text} for text in messages]
-    shown = tuple(Shown("", rank, item, "3") for rank, item in enumerate(items, start=1))
-    return Answer(new_answer_id(NIGHT), NIGHT, user, None, None, 0.1, said, shown)
+    return make_answer(*items, time=NIGHT, user_id=user, messages=said)
 
 
 def _events(answer, **states):
@@ -124,21 +123,3 @@ def test_sources_are_joined_in_order_and_keep_their_ids_apart(recorded, catalog)
     assert combine({"files": alone}) is alone
     with pytest.raises(InputError, match=r"data.source = \['reddit', 'feedback'\]: 'reddit' has splits of its own"):
         combine({"reddit": alone._replace(splits=own["date"]), "feedback": feedback})
-
-
-@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_an_export_is_whole_and_the_same_bytes_again(recorded, tmp_path, ending):
-    one = _answer(HEAT, UP, messages=['He said: "Kino", and\n„mehr“'])
-    recorded((one, _events(one, up="accepted")))
-    path = tmp_path / "out" / f"feedback.{ending}"
-    with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
-        assert export(store, path) == 2
-        first = path.read_bytes()
-        export(store, path)
-        with pytest.raises(InputError, match="the ending '.xml' is unknown; give one of .parquet, .csv, .jsonl"):
-            export(store, tmp_path / "feedback.xml")
-    assert path.read_bytes() == first
-    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending](path)
-    assert read["item_id"].to_list() == [HEAT, UP] and read["accepted"].to_list() == [False, True]
-    assert json.loads(read["messages"][0])[0]["content"] == 'He said: "Kino", and\n„mehr“'
-    assert str(read["time"][0]).startswith(("2026-05-31T23:30:00", "2026-05-31 23:30:00"))

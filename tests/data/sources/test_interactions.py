@@ -296,12 +296,6 @@ def test_the_stage_splits_by_user_or_by_period(project):
     _, splits, _ = prepare(load_params(), Quarantine())
     assert splits["train"]["date"].max() < "2022-08" <= splits["validation"]["date"].min()
     assert splits["validation"]["date"].max() < "2022-09" <= splits["test"]["date"].min()
-    days = ["data.validation_period=2022-08-10/2022-08-16", "data.test_period=2022-08-17/2022-08-23"]
-    apply_profile("movielens-100k", [*common, *days])
-    _, splits, _ = prepare(load_params(), Quarantine())
-    assert "2022-08-01" <= splits["train"]["date"].max() < "2022-08-10" <= splits["validation"]["date"].min()
-    assert splits["validation"]["date"].max() < "2022-08-17" <= splits["test"]["date"].min()
-    assert splits["test"]["date"].max() < "2022-08-24"
 
 
 def test_what_was_taken_before_is_recommended_and_counted_again(project):

@@ -2,9 +2,7 @@
 
 import asyncio
 import re
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import mlflow
@@ -21,35 +19,20 @@ from convrec.service.feedback.store import FeedbackStore
 from convrec.service.live import LiveModels
 from convrec.service.recommender import Recommender
 from convrec.service.served import ServedModel
-from tests.registry.registered import add_version, make_workspace, promote_in_turn, register_model
+from tests.registry.registered import add_version, promote_in_turn
 from tests.service.app.serving import serve
+from tests.service.feedback.conftest import until
 from tests.service.recommending import served
 
 USERS = [f"user {number}" for number in range(10)]
+pytestmark = pytest.mark.usefixtures("in_registry")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        made = make_workspace(tmp_path_factory.mktemp("experiment"))
-        patch.chdir(made)
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(make_store, folder) -> mlflow.MlflowClient:
+def client(client) -> mlflow.MlflowClient:
     """Three versions: the first is the champion, the third has no files."""
-    client = make_store(folder)
-    for seed in (1, 2):
-        register_model(client, folder / f"version{seed}", seed)
     add_version(client)
-    promote_in_turn(client, "1")
     return client
-
-
-@pytest.fixture(autouse=True)
-def own_store(folder, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlruns/mlflow.db")
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +44,8 @@ def url(folder) -> str:
 def service(client, folder, url) -> Iterator[Service]:
     """A service that follows the registry and records feedback."""
 
-    metrics, source = (
-        Metrics(),
-        RegistrySource(None, "none", lambda version, files: served(version, Recommender.load(*files))),
-    )
+    metrics = Metrics()
+    source = RegistrySource(None, "none", lambda version, files: served(version, Recommender.load(files)))
     models = LiveModels(source, 0.05, lambda _: metrics.load_failures.inc())
     models.start(is_required=True)
     recorder = FeedbackRecorder(folder / "journal", url)
@@ -86,15 +67,18 @@ def _metric(http: httpx.Client, name: str) -> float:
     return float(re.search(rf"^convrec_{re.escape(name)} (.*)$", http.get("/metrics").text, re.MULTILINE)[1])
 
 
-def _wait_for(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def _wait_for_state(http: httpx.Client, running: int, ready: int) -> None:
-    _wait_for(lambda: (_metric(http, "experiment_running"), _metric(http, "experiment_ready")) == (running, ready))
+    until(lambda: (_metric(http, "experiment_running"), _metric(http, "experiment_ready")) == (running, ready))
+
+
+@pytest.fixture
+def experiment(http, client) -> Iterator[Experiment]:
+    """A test of version 2 that the service knows, until the end of the test."""
+    started = start_experiment(client, "2", 0.5, "ops")
+    _wait_for_state(http, running=1, ready=1)
+    yield started
+    end_experiment(client, started.id, "enough", "ops")
+    _wait_for_state(http, running=0, ready=0)
 
 
 def _ask(http: httpx.Client, user: str | None) -> dict:
@@ -106,7 +90,7 @@ def _ask(http: httpx.Client, user: str | None) -> dict:
 def _recorded(url: str, answers: list[dict]) -> list[dict]:
     """Return the shown items of these answers once they are in the database."""
     ids, store = {answer["answer_id"] for answer in answers}, FeedbackStore(url)
-    _wait_for(lambda: ids <= set(store.answers()["answer_id"]))
+    until(lambda: ids <= set(store.answers()["answer_id"]))
     return [row for row in store.shown().iter_rows(named=True) if row["answer_id"] in ids]
 
 
@@ -134,10 +118,8 @@ def test_an_ab_test_from_start_to_end(http, client, url):
     assert "arm" not in _ask(http, USERS[0])
 
 
-def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
+def test_a_failing_challenger_costs_no_answer(http, experiment, url, monkeypatch):
     """What the champion answers for it counts as an answer without items; a wrong question counts in neither arm."""
-    experiment = start_experiment(client, "2", 0.5, "ops")
-    _wait_for_state(http, running=1, ready=1)
     ask = ServedModel.ask
 
     async def fail(model, *arguments, **options):
@@ -156,15 +138,11 @@ def test_a_failing_challenger_costs_no_answer(http, client, url, monkeypatch):
     assert _metric(http, "experiment_failures_total") == failures + len(lost)
     counted = [(user, "challenger", 0) if user in lost else (user, "champion", 4) for user in USERS]
     assert _counted(url, experiment, USERS) == counted
-    end_experiment(client, experiment.id, "enough", "ops")
-    _wait_for_state(http, running=0, ready=0)
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, client, url, monkeypatch, version):
+def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, experiment, url, monkeypatch, version):
     """In the arm of the version, each answer counts without items, whichever arm it is."""
-    experiment = start_experiment(client, "2", 0.5, "ops")
-    _wait_for_state(http, running=1, ready=1)
     prepare = ServedModel.prepare
 
     async def reject(model, *arguments, **options):
@@ -189,35 +167,27 @@ def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, 
     refused = [user for user in USERS if asked[user].status_code == 400]
     assert refused == [user for user in USERS if version == "1" and arms[user] == failing]
     assert is_on_loop and not any(is_on_loop)
-    end_experiment(client, experiment.id, "enough", "ops")
-    _wait_for_state(http, running=0, ready=0)
 
 
 @pytest.mark.parametrize("user", ["", "anonymous", "NULL", "unknown"])
-def test_users_without_a_name_of_their_own_are_not_one_user(http, client, url, user):
-    experiment = start_experiment(client, "2", 0.5, "ops")
-    _wait_for_state(http, running=1, ready=1)
+def test_users_without_a_name_of_their_own_are_not_one_user(http, experiment, url, user):
     answers = [_ask(http, user) for _ in range(10)]
     assert [answer["arm"] for answer in answers] == [
         arm_of(experiment, None, answer["answer_id"]) for answer in answers
     ]
     assert {row["user_id"] for row in _recorded(url, answers)} == {None}
-    end_experiment(client, experiment.id, "enough", "ops")
-    _wait_for_state(http, running=0, ready=0)
 
 
 def _counted(url: str, experiment: Experiment, users: list[str]) -> list[tuple[str, str, int]]:
     """Return user, arm and number of items of an experiment's answers, once there is one of each user."""
     store = FeedbackStore(url)
-    _wait_for(lambda: set(store.answers(experiment=experiment.id)["user_id"]) == set(users))
+    until(lambda: set(store.answers(experiment=experiment.id)["user_id"]) == set(users))
     found = store.answers(experiment=experiment.id).select("user_id", "arm", "num_items").rows()
     return sorted(found, key=lambda row: users.index(row[0]))
 
 
-def test_an_answer_that_is_too_late_counts_without_items(http, service, client, url, monkeypatch):
+def test_an_answer_that_is_too_late_counts_without_items(http, service, experiment, url, monkeypatch):
     """A slow challenger's late answers left no record, so that only its quick ones counted."""
-    experiment = start_experiment(client, "2", 0.5, "ops")
-    _wait_for_state(http, running=1, ready=1)
 
     async def wait(*_, **__):
         await asyncio.Event().wait()
@@ -228,14 +198,12 @@ def test_an_answer_that_is_too_late_counts_without_items(http, service, client, 
     for user in late:
         assert http.post("/recommend", json={"conversation": "a film please", "user_id": user}).status_code == 504
     assert _counted(url, experiment, late) == [(user, "challenger", 0) for user in late]
-    end_experiment(client, experiment.id, "enough", "ops")
-    _wait_for_state(http, running=0, ready=0)
 
 
 def test_a_challenger_that_cannot_be_loaded_costs_no_answer(http, client, url):
     failures = _metric(http, "model_load_failures_total")
     experiment = start_experiment(client, "3", 0.9, "ops")
-    _wait_for(lambda: _metric(http, "model_load_failures_total") == failures + 1)
+    until(lambda: _metric(http, "model_load_failures_total") == failures + 1)
     _wait_for_state(http, running=1, ready=0)
     answers = [_ask(http, user) for user in USERS]
     assert all("arm" not in answer and answer["version"] == "1" for answer in answers)

@@ -7,40 +7,15 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import httpx
 import pytest
 
 from convrec.registry.moves import roll_back
-from tests.registry.registered import make_workspace, promote_in_turn, register_model
+from tests.registry.registered import promote_in_turn, register_model
 from tests.service.app.process import QUESTION, Service, running_service
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Iterator[Path]:
-    made = make_workspace(tmp_path_factory.mktemp("registry"))
-    before = Path.cwd()
-    os.chdir(made)
-    yield made
-    os.chdir(before)
-
-
-@pytest.fixture(scope="module")
-def client(make_store, folder):
-    """A registry with two versions; the first is the champion."""
-    client = make_store(folder)
-    for seed in (1, 2):
-        register_model(client, folder / f"version{seed}", seed)
-    promote_in_turn(client, "1")
-    return client
-
-
-@pytest.fixture(autouse=True)
-def own_store(folder, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder}/mlruns/mlflow.db")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_registry")]
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,14 @@
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psycopg2
 import pytest
 
-from convrec.service.feedback import Answer, Event, FeedbackStore, Shown, new_answer_id, recorder
+from convrec.service.feedback import FeedbackStore, recorder
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.servers import Servers, running
-
-NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 
 @pytest.fixture(scope="session")
@@ -47,40 +43,7 @@ def store(url) -> Iterator[FeedbackStore]:
         yield opened
 
 
-@pytest.fixture
-def answer() -> Callable[..., Answer]:
-    """Makes an answer that shows items: `answer("heat", "up", user_id="u1", minutes=5)`, minutes after noon."""
-
-    def make(*items: str, name: str = "", minutes: float = 0, **fields: object) -> Answer:
-        time = NOON + timedelta(minutes=minutes)
-        given = {
-            "answer_id": new_answer_id(time),
-            "time": time,
-            "user_id": None,
-            "experiment": None,
-            "arm": None,
-            "latency_seconds": 0.25,
-            "messages": None,
-            "shown": tuple(Shown(name, rank, item, "3") for rank, item in enumerate(items, start=1)),
-        }
-        return Answer(**{**given, **fields})
-
-    return make
-
-
-@pytest.fixture
-def event() -> Callable[..., Event]:
-    """Makes an event: `event(answer, "heat", "accepted", minutes=6)`."""
-
-    def make(answer: Answer, item: str, name: str, minutes: float = 1, event_id: str | None = None) -> Event:
-        time = NOON + timedelta(minutes=minutes)
-        listed = next((one.list for one in answer.shown if one.item_id == item), "")
-        return Event(event_id or uuid.uuid4().hex, answer.answer_id, listed, item, name, time)
-
-    return make
-
-
-def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
+def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not is_so():
@@ -104,14 +67,3 @@ def folder(tmp_path) -> Path:
 def recording(folder, url) -> Iterator[FeedbackRecorder]:
     with closing(FeedbackRecorder(folder, url, with_conversations=True)) as opened:
         yield opened
-
-
-@pytest.fixture
-def now_answer(answer) -> Callable:
-    """Makes an answer of now."""
-
-    def make(*items: str, **fields: object):
-        now = datetime.now(UTC)
-        return answer(*items, **{"time": now, "answer_id": new_answer_id(now), **fields})
-
-    return make

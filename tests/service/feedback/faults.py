@@ -4,10 +4,10 @@ It prints the id of each recorded answer and of each recorded event.
 """
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-from convrec.service.feedback import Answer, Shown, new_answer_id, recorder
+from convrec.service.feedback import new_answer_id, recorder
+from tests.answers import answer_now
 
 
 def tell(kind: str, name: str) -> None:
@@ -21,12 +21,10 @@ def main() -> None:
     recorder._LINGER = 0.01
     recording = recorder.FeedbackRecorder(Path(sys.argv[1]), sys.argv[2])
     while True:
-        now = datetime.now(UTC)
-        shown = (Shown("", 1, "heat", "3"), Shown("", 2, "up", "3"))
-        answer = Answer(new_answer_id(now), now, "u", None, None, 0.1, None, shown)
+        answer = answer_now("heat", "up", user_id="u")
         if recording.add_answer(answer):
             tell("answer", answer.answer_id)
-        event_id = new_answer_id(now)
+        event_id = new_answer_id(answer.time)
         recording.add_event(answer.answer_id, "", "up", "accepted", event_id)
         tell("event", event_id)
 

@@ -7,25 +7,26 @@ import pytest
 
 from convrec.service.feedback import JOURNAL, FeedbackStore, feedback_url
 from convrec.service.feedback.journal import Journal
+from tests.answers import make_answer, make_event
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch, answer, event):
+def project(tmp_path, monkeypatch):
     """A project with two users' answers in the database, and one in the journal of a killed service."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
-    mine, other = answer("heat", "up", user_id="me"), answer("up", user_id="you", minutes=60 * 24)
+    mine, other = make_answer("heat", "up", user_id="me"), make_answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
-        store.write([mine, other], [event(mine, "up", "accepted")])
+        store.write([mine, other], [make_event(mine, "up", "accepted")])
     journal = Journal.create(JOURNAL, "sqlite:///../feedback.db")
-    journal.append(answer("dune", user_id="me", minutes=60 * 48))
+    journal.append(make_answer("dune", user_id="me", minutes=60 * 48))
     journal.close()
     return tmp_path
 
 
-def test_status_counts_and_delivers_what_killed_services_left(project, cli, answer):
+def test_status_counts_and_delivers_what_killed_services_left(project, cli):
     alive = Journal.create(JOURNAL, "sqlite:///../feedback.db")
-    alive.append(answer("up"))
+    alive.append(make_answer("up"))
     status, out, err = cli("feedback", "status")
     assert (status, err) == (0, "") and out.splitlines() == [
         f"sqlite:///{project}/feedback/feedback.db: 3 answers (2026-05-04 12:00 to 2026-05-06 12:00 UTC)",
@@ -53,9 +54,9 @@ def test_a_deleted_user_leaves_the_database_and_the_journals(project, cli):
     assert cli("feedback", "delete-user", "me").out.startswith("0 answers deleted\n")
 
 
-def test_prune_deletes_what_is_older_than_some_days(project, cli, answer):
+def test_prune_deletes_what_is_older_than_some_days(project, cli):
     with closing(FeedbackStore(feedback_url())) as store:
-        store.write([answer("up", time=datetime.now(UTC) - timedelta(days=9), answer_id="recent")], [])
+        store.write([make_answer("up", time=datetime.now(UTC) - timedelta(days=9), answer_id="recent")], [])
         assert cli("feedback", "prune", "--days", "10").out.startswith("3 answers before ")
         assert store.answers()["answer_id"].to_list() == ["recent"]
 

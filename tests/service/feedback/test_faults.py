@@ -14,62 +14,53 @@ import pytest
 from convrec.project.errors import NoSpace
 from convrec.service.feedback import FeedbackStore
 from convrec.service.feedback.recorder import FeedbackRecorder
+from tests.answers import answer_now
 from tests.service.feedback.conftest import until
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def sqlite_path(tmp_path) -> Path:
-    return tmp_path / "feedback.db"
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def sqlite_store(sqlite_path):
-    with closing(FeedbackStore(f"sqlite:///{sqlite_path}")) as store:
-        store.counts()
-        yield store
+def sqlite_path(url) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
 
 
-@pytest.fixture
-def sqlite_recording(folder, sqlite_path, sqlite_store):
-    with closing(FeedbackRecorder(folder, f"sqlite:///{sqlite_path}")) as recording:
-        yield recording
-
-
-def test_an_answer_never_waits_for_a_locked_database(sqlite_recording, sqlite_store, sqlite_path, now_answer):
+@SQLITE
+def test_an_answer_never_waits_for_a_locked_database(recording, store, sqlite_path):
     with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         for _ in range(50):
-            one, start = now_answer("heat"), time.monotonic()
-            assert sqlite_recording.add_answer(one)
-            sqlite_recording.add_event(one.answer_id, "", "heat", "accepted")
+            one, start = answer_now("heat"), time.monotonic()
+            assert recording.add_answer(one)
+            recording.add_event(one.answer_id, "", "heat", "accepted")
             assert time.monotonic() - start < 1
-        assert sqlite_recording.backlog == 100
+        assert recording.backlog == 100
         other.execute("ROLLBACK")
-    until(lambda: sqlite_recording.backlog == 0)
-    assert sqlite_store.counts() == {"answers": 50, "shown": 50, "events": 50}
+    until(lambda: recording.backlog == 0)
+    assert store.counts() == {"answers": 50, "shown": 50, "events": 50}
 
 
-def test_a_database_that_is_moved_away_and_back_loses_nothing(
-    sqlite_recording, sqlite_store, sqlite_path, now_answer, caplog
-):
-    sqlite_recording.add_answer(now_answer("heat"))
-    until(lambda: sqlite_recording.backlog == 0)
+@SQLITE
+def test_a_database_that_is_moved_away_and_back_loses_nothing(recording, store, sqlite_path, caplog):
+    recording.add_answer(answer_now("heat"))
+    until(lambda: recording.backlog == 0)
     away = sqlite_path.rename(sqlite_path.with_name("away.db"))
-    sqlite_recording.add_answer(now_answer("heat"))
-    until(lambda: sqlite_recording.last_error is not None)
+    recording.add_answer(answer_now("heat"))
+    until(lambda: recording.last_error is not None)
     assert "feedback.db is gone; restore the file" in caplog.text and not sqlite_path.exists()
     away.rename(sqlite_path)
-    until(lambda: sqlite_recording.backlog == 0 and sqlite_recording.last_error is None)
-    assert sqlite_store.counts()["answers"] == 2
+    until(lambda: recording.backlog == 0 and recording.last_error is None)
+    assert store.counts()["answers"] == 2
 
 
 @pytest.mark.slow
-def test_a_database_server_that_is_killed_and_started_again_loses_nothing(postgres, postgres_url, folder, now_answer):
+def test_a_database_server_that_is_killed_and_started_again_loses_nothing(postgres, postgres_url, folder):
     def record(number: int) -> None:
         for _ in range(number):
-            one = now_answer("heat", "up")
+            one = answer_now("heat", "up")
             assert recording.add_answer(one)
             recording.add_event(one.answer_id, "", "up", "accepted")
 
@@ -81,7 +72,7 @@ def test_a_database_server_that_is_killed_and_started_again_loses_nothing(postgr
         record(100)
         assert time.monotonic() - start < 10
         until(lambda: recording.last_error is not None)
-        old, start = now_answer("heat"), time.monotonic()
+        old, start = answer_now("heat"), time.monotonic()
         recording.add_event(old.answer_id, "", "heat", "accepted")  # of another service: not checked now
         assert time.monotonic() - start < 2
         postgres.start("postgres")
@@ -102,25 +93,27 @@ def full_disk(most: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_loses_only_what_was_refused(sqlite_recording, sqlite_store, now_answer, caplog):
+@SQLITE
+def test_a_full_disk_loses_only_what_was_refused(recording, store, caplog):
     stored, refused = [], []
     with full_disk(3000):
         for _ in range(60):
-            one = now_answer("heat")
-            (stored if sqlite_recording.add_answer(one) else refused).append(one.answer_id)
+            one = answer_now("heat")
+            (stored if recording.add_answer(one) else refused).append(one.answer_id)
         with pytest.raises(NoSpace, match="the feedback was not recorded, because the disk is full"):
             for _ in range(3000):
-                sqlite_recording.add_event(stored[0], "", "heat", "accepted")
+                recording.add_event(stored[0], "", "heat", "accepted")
     assert len(stored) > 2 and len(refused) > 2
     assert caplog.text.count("cannot be written to") < 5
-    last = now_answer("heat")
-    assert sqlite_recording.add_answer(last)
-    until(lambda: sqlite_recording.backlog == 0)
-    assert sorted(sqlite_store.answers()["answer_id"]) == sorted([*stored, last.answer_id])
+    last = answer_now("heat")
+    assert recording.add_answer(last)
+    until(lambda: recording.backlog == 0)
+    assert sorted(store.answers()["answer_id"]) == sorted([*stored, last.answer_id])
 
 
-def test_a_killed_service_loses_nothing_that_it_recorded(sqlite_store, sqlite_path, folder):
-    url, lines = f"sqlite:///{sqlite_path}", []
+@SQLITE
+def test_a_killed_service_loses_nothing_that_it_recorded(store, url, folder):
+    lines = []
     for number in (40, 150):
         command = [sys.executable, "-m", "tests.service.feedback.faults", str(folder), url]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as service:
@@ -135,16 +128,16 @@ def test_a_killed_service_loses_nothing_that_it_recorded(sqlite_store, sqlite_pa
     ids = {kind: {name for what, name in recorded if what == kind} for kind in ("answer", "event")}
     assert len(ids["answer"]) > 90
     # The last record of each kill may be stored without having been printed.
-    for kind, column in (("answer", sqlite_store.answers()["answer_id"]), ("event", sqlite_store.events()["event_id"])):
+    for kind, column in (("answer", store.answers()["answer_id"]), ("event", store.events()["event_id"])):
         assert ids[kind] <= set(column) and len(column) <= len(ids[kind]) + 2 and column.is_unique().all()
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_two_services_on_one_database_store_each_record_once(tmp_path, url, store, now_answer, is_shared):
+def test_two_services_on_one_database_store_each_record_once(tmp_path, url, store, is_shared):
     folders = [tmp_path / "a", tmp_path / ("a" if is_shared else "b")]
     with closing(FeedbackRecorder(folders[0], url)) as one, closing(FeedbackRecorder(folders[1], url)) as other:
         for number in range(50):
-            answer = now_answer("heat", "up")
+            answer = answer_now("heat", "up")
             one.add_answer(answer)
             for recording in (other, one, other):  # a client that sends it again reaches the other service
                 recording.add_event(answer.answer_id, "", "up", "accepted", f"e{number}")

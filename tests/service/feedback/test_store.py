@@ -1,3 +1,4 @@
+import json
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,19 +15,19 @@ from convrec.project.errors import InputError, NoSpace, Unavailable
 from convrec.service.feedback import FeedbackStore, Shown, feedback_url
 from convrec.service.feedback.recorder import FeedbackRecorder
 from convrec.service.feedback.store import export
-from tests.service.feedback.conftest import NOON
+from tests.answers import NOON, make_answer, make_event
 
 
-def test_what_is_written_is_read(store, answer, event):
+def test_what_is_written_is_read(store):
     messages = [{"role": "user", "content": "Heißes\n„Kino“"}]
     shown = (Shown("champion", 1, "heat", "3"), Shown("challenger", 1, "up", "4"))
     facts = {"user_id": "u", "experiment": "x", "arm": "challenger"}
     tokyo = datetime.fromisoformat("2026-05-04T21:00:00+09:00")
-    first = answer(messages=messages, shown=shown, time=tokyo, **facts)
-    empty = answer(minutes=1)
+    first = make_answer(messages=messages, shown=shown, time=tokyo, **facts)
+    empty = make_answer(minutes=1)
     for table in (store.answers(), store.shown(), store.events(), store.outcomes()):
         assert len(table) == 0 and table.schema["time"].time_zone == "UTC"
-    store.write([empty, first], [event(first, "up", "accepted")])
+    store.write([empty, first], [make_event(first, "up", "accepted")])
     answers = store.answers()
     assert answers["answer_id"].to_list() == [first.answer_id, empty.answer_id]  # oldest first
     assert answers.row(0, named=True) == {
@@ -48,9 +49,9 @@ def test_what_is_written_is_read(store, answer, event):
     assert store.events().select("list", "item_id", "event").rows() == [("challenger", "up", "accepted")]
 
 
-def test_writing_twice_stores_once(store, answer, event):
-    one = answer("heat", "up")
-    happened = event(one, "up", "clicked", event_id="e1")
+def test_writing_twice_stores_once(store):
+    one = make_answer("heat", "up")
+    happened = make_event(one, "up", "clicked", event_id="e1")
     for _ in range(2):
         store.write([one, one], [happened, happened])
     store.write([replace(one, latency_seconds=9.0)], [replace(happened, event="hidden")])  # the first one stays
@@ -59,19 +60,19 @@ def test_writing_twice_stores_once(store, answer, event):
     assert store.events()["event"].to_list() == ["clicked"]
 
 
-def test_the_last_state_counts_and_clicks_stay(store, answer, event):
-    one = answer("heat", "up", "dune", "alien")
+def test_the_last_state_counts_and_clicks_stay(store):
+    one = make_answer("heat", "up", "dune", "alien")
     store.write(
         [one],
         [
-            event(one, "heat", "clicked", 1),
-            event(one, "heat", "rejected", 2),
-            event(one, "heat", "accepted", 3),
-            event(one, "up", "accepted", 4),
-            event(one, "up", "withdrawn", 5),
-            event(one, "up", "watched", 6),
-            event(one, "dune", "hidden", 8),
-            event(one, "dune", "accepted", 7),  # arrives late
+            make_event(one, "heat", "clicked", 1),
+            make_event(one, "heat", "rejected", 2),
+            make_event(one, "heat", "accepted", 3),
+            make_event(one, "up", "accepted", 4),
+            make_event(one, "up", "withdrawn", 5),
+            make_event(one, "up", "watched", 6),
+            make_event(one, "dune", "hidden", 8),
+            make_event(one, "dune", "accepted", 7),  # arrives late
         ],
     )
     facts = ("item_id", "accepted", "rejected", "hidden", "clicked", "watched")
@@ -83,17 +84,17 @@ def test_the_last_state_counts_and_clicks_stay(store, answer, event):
     ]
 
 
-def test_events_of_unknown_answers_and_items_change_no_outcome(store, answer, event):
-    known = answer(shown=(Shown("champion", 1, "heat", "3"), Shown("challenger", 1, "heat", "4")))
-    unknown, good = answer("heat"), replace(event(known, "heat", "accepted"), list="challenger")
+def test_events_of_unknown_answers_and_items_change_no_outcome(store):
+    known = make_answer(shown=(Shown("champion", 1, "heat", "3"), Shown("challenger", 1, "heat", "4")))
+    unknown, good = make_answer("heat"), replace(make_event(known, "heat", "accepted"), list="challenger")
     wrong = [replace(good, event_id="e1", item_id="up"), replace(good, event_id="e2", list="third")]
-    store.write([known], [good, *wrong, event(unknown, "heat", "hidden")])
+    store.write([known], [good, *wrong, make_event(unknown, "heat", "hidden")])
     assert store.outcomes().select("list", "accepted").rows() == [("challenger", True), ("champion", False)]
 
 
-def test_since_is_inclusive_and_until_exclusive(store, answer, event):
-    answers = [answer("heat", minutes=minute) for minute in range(4)]
-    store.write(answers, [event(one, "heat", "accepted", 60) for one in answers])
+def test_since_is_inclusive_and_until_exclusive(store):
+    answers = [make_answer("heat", minutes=minute) for minute in range(4)]
+    store.write(answers, [make_event(one, "heat", "accepted", 60) for one in answers])
     since, until = NOON + timedelta(minutes=1), NOON + timedelta(minutes=3)
     for table in (store.answers(since, until), store.shown(since, until), store.outcomes(since, until)):
         assert table["time"].to_list() == [since, NOON + timedelta(minutes=2)]
@@ -101,25 +102,25 @@ def test_since_is_inclusive_and_until_exclusive(store, answer, event):
     assert store.outcomes(since, until)["accepted"].all()
 
 
-def test_a_deleted_user_leaves_nothing_and_late_answers_of_theirs_are_dropped(store, answer, event):
-    mine, other, late = (answer("heat", user_id=user) for user in ("me", "you", "me"))
-    store.write([mine, other], [event(mine, "heat", "accepted"), event(other, "heat", "accepted")])
+def test_a_deleted_user_leaves_nothing_and_late_answers_of_theirs_are_dropped(store):
+    mine, other, late = (make_answer("heat", user_id=user) for user in ("me", "you", "me"))
+    store.write([mine, other], [make_event(mine, "heat", "accepted"), make_event(other, "heat", "accepted")])
     assert store.delete_user("me") == 1
     assert store.answers()["user_id"].to_list() == ["you"]
     assert store.counts() == {"answers": 1, "shown": 1, "events": 1}
-    store.write([late], [event(late, "heat", "accepted")])
+    store.write([late], [make_event(late, "heat", "accepted")])
     assert store.counts() == {"answers": 1, "shown": 1, "events": 1}, "events of dropped answers are dropped"
-    store.write([], [event(late, "heat", "accepted")])  # delivered apart from its answer
+    store.write([], [make_event(late, "heat", "accepted")])  # delivered apart from its answer
     assert store.delete_user("me") == 0 and store.counts()["events"] == 1
-    back = replace(answer("heat", user_id="me"), time=datetime.now(UTC) + timedelta(seconds=1))
+    back = replace(make_answer("heat", user_id="me"), time=datetime.now(UTC) + timedelta(seconds=1))
     store.write([back], [])  # they came back after the deletion
     assert store.answers()["answer_id"].to_list() == [other.answer_id, back.answer_id]
     assert store.delete_user("nobody") == 0
 
 
-def test_ids_that_clients_send_where_nobody_is_known_are_no_person(store, answer, event):
-    given = [answer("heat", user_id=user) for user in ("Anonymous", " null ", "unknown", "", None, "ann")]
-    store.write(given, [event(one, "heat", "accepted") for one in given])
+def test_ids_that_clients_send_where_nobody_is_known_are_no_person(store):
+    given = [make_answer("heat", user_id=user) for user in ("Anonymous", " null ", "unknown", "", None, "ann")]
+    store.write(given, [make_event(one, "heat", "accepted") for one in given])
     for table in (store.answers(), store.shown(), store.outcomes()):
         assert table["user_id"].drop_nulls().to_list() == ["ann"] and len(table) == 6
     (version,) = store.shown()["version"].unique()
@@ -127,11 +128,12 @@ def test_ids_that_clients_send_where_nobody_is_known_are_no_person(store, answer
     assert store.delete_user("Anonymous") == 1
 
 
-def test_many_services_that_start_at_once_create_the_tables_once(url, answer, event):
-    stores, answers = [FeedbackStore(url) for _ in range(4)], [answer("heat", "up", user_id="u") for _ in range(2000)]
+def test_many_services_that_start_at_once_create_the_tables_once(url):
+    stores = [FeedbackStore(url) for _ in range(4)]
+    answers = [make_answer("heat", "up", user_id="u") for _ in range(2000)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda store: store.write([answers[0]], [event(answers[0], "up", "clicked")]), stores))
-    stores[0].write(answers, [event(one, "up", "hidden") for one in answers])
+        list(pool.map(lambda store: store.write([answers[0]], [make_event(answers[0], "up", "clicked")]), stores))
+    stores[0].write(answers, [make_event(one, "up", "hidden") for one in answers])
     assert stores[1].counts() == {"answers": 2000, "shown": 4000, "events": 2004}
     for store in stores:
         store.close()
@@ -186,17 +188,17 @@ def test_a_server_that_rejects_the_password_is_bad_input(postgres_url):
     assert "wr0ng" not in str(error.value)
 
 
-def test_a_full_disk_is_told_and_what_records_say_is_no_error_of_the_database(tmp_path, answer):
+def test_a_full_disk_is_told_and_what_records_say_is_no_error_of_the_database(tmp_path):
     with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
         store.counts()
         listen(store._engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count = 1"))
         with pytest.raises(NoSpace, match="the disk is full .database or disk is full.; free some space"):
-            store.write([answer("heat", user_id="x" * 100_000)], [])
+            store.write([make_answer("heat", user_id="x" * 100_000)], [])
     with closing(FeedbackStore(f"sqlite:///{tmp_path}/other.db")) as store, pytest.raises(IntegrityError):
-        store.write([replace(answer("heat"), latency_seconds=None, user_id="no such table")], [])
+        store.write([replace(make_answer("heat"), latency_seconds=None, user_id="no such table")], [])
 
 
-def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path, monkeypatch, answer):
+def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("convrec.service.feedback.database._TIMEOUT", 0.1)
     path = tmp_path / "feedback.db"
     with closing(FeedbackStore(f"sqlite:///{path}")) as store:
@@ -204,8 +206,8 @@ def test_a_locked_sqlite_file_is_unavailable_and_a_damaged_one_refused(tmp_path,
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(Unavailable, match="database is locked"):
-                store.write([answer("heat")], [])
-        store.write([answer("heat")], [])
+                store.write([make_answer("heat")], [])
+        store.write([make_answer("heat")], [])
         assert store.counts()["answers"] == 1
     damaged = tmp_path / "damaged.db"
     damaged.write_text("no database " * 100)
@@ -221,10 +223,10 @@ def test_the_database_is_that_of_the_option_the_variable_or_the_project(tmp_path
     assert feedback_url("sqlite:///x.db") == "sqlite:///x.db"
 
 
-def test_periods_have_every_answer_once(store, answer, monkeypatch):
+def test_periods_have_every_answer_once(store, monkeypatch):
     monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 3)
     minutes = [0, 0, 0, 0, 0, 1, 2, 2, 3, 4, 5, 6]
-    store.write([answer("heat", minutes=minute) for minute in minutes], [])
+    store.write([make_answer("heat", minutes=minute) for minute in minutes], [])
     for since, until in [(None, None), (NOON, NOON + timedelta(minutes=5)), (NOON + timedelta(minutes=9), None)]:
         periods = list(store.periods(since, until))
         assert periods[0][0] == since and periods[-1][1] == until
@@ -235,13 +237,14 @@ def test_periods_have_every_answer_once(store, answer, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, monkeypatch, ending):
-    answers = [
-        answer("heat", "up", minutes=minute, messages=[{"role": "user", "content": "Hi"}]) for minute in range(9)
-    ]
-    store.write(answers, [event(one, "up", "accepted", 60) for one in answers[::2]])
-    whole, parts = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
+def test_an_export_in_parts_has_the_outcomes_and_is_the_same_again(store, tmp_path, monkeypatch, ending):
+    said = [{"role": "user", "content": 'He said: "Kino", and\n„mehr“'}]
+    answers = [make_answer("heat", "up", minutes=minute, messages=said) for minute in range(9)]
+    store.write(answers, [make_event(one, "up", "accepted", 60) for one in answers[::2]])
+    whole, parts = (tmp_path / "out" / f"{name}.{ending}" for name in ("whole", "parts"))
     assert export(store, whole) == 18
+    first = whole.read_bytes()
+    assert export(store, whole) == 18 and whole.read_bytes() == first
     monkeypatch.setattr("convrec.service.feedback.store._PERIOD", 2)
     read_rows, sizes = FeedbackStore._read, []
     monkeypatch.setattr(FeedbackStore, "_read", lambda *arguments: sizes.append(read_rows(*arguments)) or sizes[-1])
@@ -256,15 +259,15 @@ def test_an_export_in_parts_has_the_outcomes(store, answer, event, tmp_path, mon
         found.select("answer_id", "item_id", "accepted").rows()
         == outcomes.select("answer_id", "item_id", "accepted").rows()
     )
-    assert set(found["messages"]) == {'[{"role": "user", "content": "Hi"}]'}
+    (messages,) = set(found["messages"])
+    assert json.loads(messages) == said
+    assert str(found["time"][0]).startswith(("2026-05-04T12:00:00", "2026-05-04 12:00:00"))
     assert export(store, parts, NOON + timedelta(days=9)) == 0
 
 
-def test_outcomes_within_a_time_after_the_answer(store, answer, event):
-    one = answer("heat", "up")
-    store.write(
-        [one],
-        [event(one, "heat", "accepted", 5), event(one, "heat", "withdrawn", 15), event(one, "up", "accepted", 11)],
-    )
+def test_outcomes_within_a_time_after_the_answer(store):
+    one = make_answer("heat", "up")
+    happened = (("heat", "accepted", 5), ("heat", "withdrawn", 15), ("up", "accepted", 11))
+    store.write([one], [make_event(one, *facts) for facts in happened])
     assert store.outcomes(within=timedelta(minutes=10))["accepted"].to_list() == [True, False]
     assert store.outcomes()["accepted"].to_list() == [False, True]

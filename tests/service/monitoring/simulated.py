@@ -9,7 +9,8 @@ from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
 from convrec.data.sources.synthetic import SHIFT_MONTH, World, _plackett_luce, embedded_rows, make_request
-from convrec.service.feedback.records import Answer, Event, Shown, new_answer_id
+from convrec.service.feedback.records import Answer, Event
+from tests.answers import make_answer
 from tests.rows import make_row
 
 START = datetime(2022, 3, 7, tzinfo=UTC)  # of the first week that is served
@@ -64,14 +65,12 @@ class Simulation:
         for place in range(num_answers):
             asked, time = self._ask(month), START + number * WEEK + place * (WEEK / num_answers)
             ids = [self.catalog.items[item].id for item in asked.ranking]
-            shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(ids, start=1))
-            one = new_answer_id(time)
-            seconds = float(self._rng.gamma(4, 0.05))
-            answers.append(Answer(one, time, f"u{number}-{place // 2}", None, None, seconds, asked.messages, shown))
-            liked = set(asked.liked)
+            own = {"latency_seconds": float(self._rng.gamma(4, 0.05)), "messages": asked.messages}
+            one = make_answer(*ids, time=time, version="1", user_id=f"u{number}-{place // 2}", **own)
+            answers.append(one)
             events += [
-                Event(f"{one}-{rank}", one, "", item.item_id, "accepted", time)
-                for rank, item in enumerate(shown)
-                if asked.ranking[rank] in liked
+                Event(f"{one.answer_id}-{rank}", one.answer_id, "", item, "accepted", time)
+                for rank, item in enumerate(ids)
+                if asked.ranking[rank] in asked.liked
             ]
         return answers, events

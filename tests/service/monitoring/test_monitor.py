@@ -15,9 +15,9 @@ from convrec.data.catalog import Catalog
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.versions import CHAMPION, model_name
-from convrec.service.feedback.records import Answer, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
 from convrec.service.monitoring.window import read_feedback
+from tests.answers import make_answer
 from tests.classical.test_embedding import _make_model
 from tests.registry.registered import add_version, create_name
 from tests.service.monitoring.conftest import CHANGE, end_of
@@ -129,8 +129,7 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
         elif number == 31:
             items[3] = ids[0]
         time = now - timedelta(minutes=number + 1)
-        shown = tuple(Shown("", rank, item, "1") for rank, item in enumerate(items, start=1))
-        answers.append(Answer(new_answer_id(time), time, None, None, None, 6.0 + number / 100, None, shown))
+        answers.append(make_answer(*items, time=time, latency_seconds=6.0 + number / 100))
     url = f"sqlite:///{tmp_path / 'other.db'}"
     store = FeedbackStore(url)
     store.write(answers, [])
@@ -171,10 +170,8 @@ def test_one_users_empty_answers_are_not_those_of_many(project, cli, tmp_path):
         (item,) = database.execute("SELECT item_id FROM shown LIMIT 1").fetchone()
     now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
     for number in range(129):
-        user = "odd" if number < 30 else f"user {number}"
-        shown = () if number < 30 else (Shown("", 1, item, "1"),)
-        time = now - timedelta(minutes=number + 1)
-        answers.append(Answer(new_answer_id(time), time, user, None, None, 0.1, None, shown))
+        items, user = ([], "odd") if number < 30 else ([item], f"user {number}")
+        answers.append(make_answer(*items, time=now - timedelta(minutes=number + 1), user_id=user))
     url = f"sqlite:///{tmp_path / 'odd.db'}"
     with closing(FeedbackStore(url)) as store:
         store.write(answers, [])

@@ -21,16 +21,16 @@ def load_phrases() -> dict[str, Any]:
 class Request:
     """The content of a user's request; every list may be empty."""
 
-    genres: list[str]
-    themes: list[str]
-    liked: list[str]
-    disliked: list[str]
-    disliked_genre: str | None
-    decade: int | None
-    wants_famous: bool
+    genres: Sequence[str]
+    themes: Sequence[str] = ()
+    liked: Sequence[str] = ()
+    disliked: Sequence[str] = ()
+    disliked_genre: str | None = None
+    decade: int | None = None
+    wants_famous: bool = False
 
 
-def _join(rng: np.random.Generator, parts: list[str]) -> str:
+def _join(rng: np.random.Generator, parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return ", ".join(parts[:-1]) + str(rng.choice([" and ", " and ", " or "])) + parts[-1]
@@ -112,8 +112,6 @@ def write_change_of_mind(rng: np.random.Generator, first: Request, last: Request
     Half of the first wishes are short: they only name genres.
     """
     if rng.random() < 0.5:
-        first = Request(
-            first.genres, themes=[], liked=[], disliked=[], disliked_genre=None, decade=None, wants_famous=False
-        )
+        first = Request(first.genres)
     answer = {"role": "assistant", "content": _pick(rng, load_phrases()["lists"])}
     return [*write_conversation(rng, first), answer, *write_conversation(rng, last, "changes")]

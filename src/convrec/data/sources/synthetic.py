@@ -154,8 +154,8 @@ def make_request(
     return Request(
         genres=[genre for genre in taste.genres if all_genres or rng.random() < STATED_GENRE],
         themes=[theme for theme in taste.themes if rng.random() < STATED_THEME],
-        liked=list(liked),
-        disliked=list(disliked),
+        liked=liked,
+        disliked=disliked,
         disliked_genre=taste.avoided_genre,
         decade=taste.decade,
         wants_famous=taste.popularity > sum(SWAY) / 2,

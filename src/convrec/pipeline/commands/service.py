@@ -275,7 +275,7 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
             cleanup.callback(live.close)
             live.start()
             metrics.watch("evidence_items", "Accepted items in the live evidence", lambda: live.num_items)
-            make_served = live.following(make_served)
+            make_served = partial(live.make_followed, make_served)
         source = RegistrySource(options.model, challenger, make_served)
         models = LiveModels(source, on_failure=lambda version: metrics.load_failures.inc())
         cleanup.callback(models.close)
@@ -297,7 +297,7 @@ def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"
     from convrec.service.served import Batcher, ServedModel
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
-        recommender = Recommender.load(*files)
+        recommender = Recommender.load(files)
         batcher = Batcher(recommender, options.batch_size, metrics.batch.observe)
         return ServedModel(version, recommender.translator, batcher)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,7 +188,6 @@ def _explained(listed: Answered) -> list[dict[str, Any]]:
     ]
 
 
-@lru_cache(maxsize=2)
 def _plain_lines(catalog: Catalog) -> dict[str, tuple[str, str]]:
     """Return each line `Title (Year)` and its title in small letters without accents."""
     return {str(item): (_plain(str(item)), _plain(item.title)) for item in catalog.items}
@@ -196,7 +195,7 @@ def _plain_lines(catalog: Catalog) -> dict[str, tuple[str, str]]:
 
 def _suggestions(catalogs: Iterable[Catalog], text: str) -> list[str]:
     """Return lines that begin with the text, then lines with a word that does, else lines with a similar title."""
-    known = {line: plain for catalog in catalogs for line, plain in _plain_lines(catalog).items()}
+    known = {line: plain for catalog in catalogs for line, plain in catalog.once(_plain_lines).items()}
     sought = _plain(text)
     found = [line for line, (plain, _) in known.items() if sought and f" {sought}" in f" {plain}"]
     if found:

@@ -170,7 +170,8 @@ class Service:
             is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
             if not is_wrong:
                 self.metrics.experiment_answers.labels(arm).inc()
-                await asyncio.to_thread(self._record_lost, began, question.user_id, experiment.id, arm)
+                # An answer without items: what an arm owed a user also counts for the experiment.
+                await self.record(began, new_answer_id(began), question.user_id, [], experiment.id, arm)
             if arm == CHAMPION or not isinstance(error, Exception):
                 raise
             answered = await ask(champion)
@@ -193,12 +194,6 @@ class Service:
                 return False
         return True
 
-    def _record_lost(self, began: datetime, user_id: str | None, experiment: str, arm: str) -> None:
-        """Record an answer without items: what an arm owed a user also counts for the experiment."""
-        if self.recorder is not None:
-            seconds = (datetime.now(UTC) - began).total_seconds()
-            self.recorder.add_answer(Answer(new_answer_id(began), began, user_id, experiment, arm, seconds, None, ()))
-
     async def record(
         self,
         began: datetime,
@@ -210,7 +205,7 @@ class Service:
     ) -> str | None:
         """Record an answer, and return its id; None if it was not recorded. Does not wait for the database.
 
-        `lists` has the name of each list within the answer, and the version that wrote it.
+        `lists` has the name of each list within the answer, and the version that wrote it; a lost answer has none.
         """
         if self.recorder is None:
             return None
@@ -221,7 +216,7 @@ class Service:
             experiment=experiment,
             arm=arm,
             latency_seconds=(datetime.now(UTC) - began).total_seconds(),
-            messages=lists[0][2].messages,
+            messages=lists[0][2].messages if lists else None,
             shown=tuple(
                 Shown(name, rank, item.id, version)
                 for name, version, listed in lists

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -47,14 +46,6 @@ class Utc(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-KINDS: dict[type, Any] = {  # of columns in polars
-    sa.String: pl.String,
-    sa.Text: pl.String,
-    sa.Integer: pl.Int64,
-    sa.Boolean: pl.Boolean,
-    sa.Float: pl.Float64,
-    Utc: pl.Datetime("us", "UTC"),
-}
 metadata = sa.MetaData()
 answers = sa.Table(
     "answers",
@@ -192,14 +183,6 @@ def create_tables(engine: sa.Engine) -> None:
                     f"feedback database {shown_url(engine.url)}: the table {table.name} is that of another version of "
                     f"convrec, by its columns {', '.join(sorted(other))}; drop or add them, or give another database"
                 )
-
-
-def identity(url: sa.URL, folder: Path) -> str:
-    """Return a name of the database for all its users; that of a SQLite file is relative to a folder."""
-    if url.get_backend_name() == "sqlite":
-        return f"sqlite:///{os.path.relpath(Path(str(url.database)).resolve(), folder.resolve())}"
-    host, port = (url.query.get(name) for name in ("host", "port"))
-    return f"postgresql://{url.host or host or ''}:{url.port or port or 5432}/{url.database or ''}"
 
 
 def shown_url(url: sa.URL) -> str:

@@ -67,8 +67,7 @@ class FeedbackRecorder:
         if not self.with_conversations:
             answer = replace(answer, messages=None)
         if answer.messages is not None:
-            said = [dict(message) for message in answer.messages]
-            answer = replace(answer, messages=redact_all(said, lambda text: self._redact(_clean(text))))
+            answer = replace(answer, messages=redact_all(answer.messages, lambda text: self._redact(_clean(text))))
         if answer.user_id is not None:
             answer = replace(answer, user_id=_clean(answer.user_id))
         if not self._append(answer):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -19,15 +20,14 @@ from convrec.data.titles import NOBODY
 from convrec.project.atomic import replaced
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
-    KINDS,
     URL_VARIABLE,
+    Utc,
     answers,
     checked_url,
     create_tables,
     deletions,
     events,
     feedback_url,
-    identity,
     open_engine,
     shown,
     shown_url,
@@ -38,7 +38,6 @@ from convrec.service.feedback.records import STATES, Answer, Event
 _SHOWN = (*shown.c, answers.c.time, answers.c.user_id, answers.c.experiment, answers.c.arm)
 _STATES, _FACTS = ("accepted", "rejected", "hidden"), ("clicked", "watched")  # columns of the outcomes
 _ITEM = ["answer_id", "list", "item_id"]  # the key of a shown item
-_CHUNK = 500  # ids of one `IN (...)`; SQLite limits the parameters of a statement
 _PERIOD = 2_000  # answers that are read at once
 
 
@@ -100,7 +99,8 @@ class FeedbackStore:
             query = query.where(answers.c.time >= since)
         if until is not None:
             query = query.where(answers.c.time < until)
-        schema = {column.name: KINDS[type(column.type)] for column in query.selected_columns}
+        utc, columns = pl.Datetime("us", "UTC"), query.selected_columns
+        schema = {one.name: utc if isinstance(one.type, Utc) else one.type.python_type for one in columns}
         with self._transaction() as connection:
             rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
         frame = pl.DataFrame(rows, schema=schema, orient="row")
@@ -210,8 +210,12 @@ class FeedbackStore:
         return shown_url(self._engine.url)
 
     def identity(self, folder: Path) -> str:
-        """Return the name of the database in the journals of a folder."""
-        return identity(self._engine.url, folder)
+        """Return a name of the database for all its users; that of a SQLite file is relative to a folder."""
+        url = self._engine.url
+        if url.get_backend_name() == "sqlite":
+            return f"sqlite:///{os.path.relpath(Path(str(url.database)).resolve(), folder.resolve())}"
+        host, port = (url.query.get(name) for name in ("host", "port"))
+        return f"postgresql://{url.host or host or ''}:{url.port or port or 5432}/{url.database or ''}"
 
     def period(self) -> tuple[datetime | None, datetime | None]:
         """Return the times of the first and the last answer; None without answers."""

@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.special import rel_entr
 from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
 
 from convrec.classical.embedding import Embedder
 
@@ -104,11 +104,9 @@ def classifier_test(
     labels = np.repeat([1, 0], [len(sample) for sample in texts])
     # A person may be in both samples, and has then one name in both.
     names = np.array([person for sample in persons for person in sample])
-    scores = np.empty(len(labels))
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed)
-    for rest, held in folds.split(np.zeros(len(labels)), labels, names):
-        model = LogisticRegression(class_weight="balanced", max_iter=1000).fit(vectors[rest], labels[rest])
-        scores[held] = model.decision_function(vectors[held])
+    model = LogisticRegression(class_weight="balanced", max_iter=1000)
+    scores = cross_val_predict(model, vectors, labels, groups=names, cv=folds, method="decision_function")
     return auc_span(scores[labels == 1], scores[labels == 0], *(names[labels == label] for label in (1, 0)))
 
 

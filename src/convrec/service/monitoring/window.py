@@ -13,12 +13,12 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, month_of, person_of
 from convrec.data.mentions import Mentions
 from convrec.evaluation.beyond_accuracy import mentions
+from convrec.service.arms import CHALLENGER
 from convrec.service.feedback import FeedbackStore
 from convrec.service.monitoring.settings import Monitoring
 
 logger = logging.getLogger(__name__)
 
-CHALLENGER = "challenger"  # the arm and the list that are not watched: its experiment watches it
 OUTSIDE = -1  # the index of an item that is not in the catalog
 
 
@@ -56,7 +56,7 @@ def read_feedback(
 def _read_period(
     store: FeedbackStore, catalog: Catalog, since: datetime | None, until: datetime | None, with_messages: bool
 ) -> Feedback:
-    watched = pl.col("arm").is_null() | (pl.col("arm") != CHALLENGER)
+    watched = pl.col("arm").is_null() | (pl.col("arm") != CHALLENGER)  # its experiment watches the challenger
     person = pl.coalesce("user_id", "answer_id").alias("person")
     is_lost = pl.col("experiment").is_not_null() & (pl.col("num_items") == 0)  # only experiments record these
     answers = store.answers(since, until).filter(watched, ~is_lost).with_columns(person).drop("num_items")
