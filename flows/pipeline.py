@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 
+from mlflow import MlflowClient
 from prefect import tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.logging import get_run_logger
@@ -23,15 +24,15 @@ from convrec.evaluation.table import print_summary, results_markdown, results_wo
 from convrec.pipeline.preflight import require_machine
 from convrec.project.atomic import write_text
 from convrec.project.config.params import load_params
-from convrec.project.errors import EXIT_INTERRUPTED, InputError, NoSpace, Unavailable, exit_status, outside_cause
+from convrec.project.errors import EXIT_INTERRUPTED, Reported, Unavailable, outside_cause
 from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline, skipped_gates
 from convrec.registry.tracking import (
+    Run,
     connect,
-    data_tags,
     end_pipeline_run,
     run_address,
     runs_page,
@@ -39,18 +40,17 @@ from convrec.registry.tracking import (
     start_pipeline_run,
 )
 from convrec.registry.tracking.describe import changed_by_runs
-from convrec.registry.versions import CHAMPION, aliases_of, model_name, require_catalog
+from convrec.registry.versions import CHAMPION, find_version, model_name, require_catalog
 from convrec.service.reasons import Reasons, example_requests
 from flows.console import FlowConsole, duration
 from flows.summary import summarize
 from tasks.champion import decide_promotion, register_checkpoint
-from tasks.command import SHOWN, StageFailed
+from tasks.command import SHOWN
 from tasks.dvc_stage import Stage, choose_stages, needs_run, run_stage
 from tasks.raw_data import pull_raw_data, push_outputs
 from tasks.server import check_server, private_server, server_failure, ui_line
 
 Outcome = dict[str, str]
-_REPORTED = (StageFailed, InputError, NoSpace, Unavailable)  # in one message, without a traceback
 
 
 def run_name(flow: str) -> Callable[[], str]:
@@ -63,13 +63,13 @@ def bring_up_to_date(
     stages: list[str] | None = None,
     force: list[str] | None = None,
     before: Callable[[], None] = lambda: None,
-    after_data: Callable[[str], None] = lambda _run: None,
+    after_data: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
     """Run the stages that are out of date in the graph's order, then register and promote; return the outcome.
 
     With `stages`, only these may run, and nothing is registered. Stages in `force` run even if nothing has changed, and
     train again. Up-to-date stages start no task; if all are up to date, nothing is recorded. `before` is called first,
-    with the folder locked. `after_data` is called with the id of the parent run after the stage `data` has run.
+    with the folder locked. `after_data` is called with the parent run after the stage `data` has run.
     """
     chosen = choose_stages(stages, force)
     with lock_folder():
@@ -78,10 +78,11 @@ def bring_up_to_date(
         return _run(name, chosen, stages is None, force or [], after_data)
 
 
-def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[str], None]) -> Outcome:
+def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_data: Callable[[Run], None]) -> Outcome:
     logger, paths = get_run_logger(), Paths()
     seconds: dict[str, float] = {}
     outcome = {"run": "", "page": "", "version": "", "aliases": "", "decision": ""}
+    run: Run | None = None
     ended, decision, summary = "KILLED", None, ""
     try:
         for place, stage in enumerate(stages):
@@ -89,16 +90,17 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             if not forced and not needs_run(stage.name):
                 logger.info("%s %10s", title, "up to date", extra=SHOWN)
                 continue
-            if not outcome["run"]:
+            if run is None:
                 params = load_params()
                 if any(later.gpu for later in stages[place:]):
                     require_machine(params)
-                run_tags = {"flow": name, **params.tags(), **data_tags(paths)}
-                outcome["run"] = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                run_tags = {"flow": name, **params.tags()}
+                run = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                outcome["run"] = run.run_id
                 logger.info(ui_line(), extra=SHOWN)
                 outcome["page"] = shown_address(runs_page(max(params.common.cutoffs))) or ""
             began = time.monotonic()
-            run_stage(stage, forced, outcome["run"])
+            run_stage(stage, forced, run.run_id)
             seconds[stage.name] = time.monotonic() - began
             record = read_record(paths.record(stage.name))
             figures = record.figures.items() if record else ()
@@ -107,11 +109,11 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             if stage.name == "data":
                 if whole:
                     require_catalog(paths)
-                after_data(outcome["run"])
+                after_data(run)
         if whole:
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
             outcome |= {"version": decision.challenger, "decision": headline(decision)}
-            outcome |= {"aliases": ", ".join(aliases_of(decision.challenger))}
+            outcome |= {"aliases": ", ".join(sorted(find_version(MlflowClient(), decision.challenger).aliases))}
             note = f"{headline(decision)}. {skipped_gates(decision)}"
             page = with_decision(paths.report.read_text(encoding="utf-8"), decision.status.capitalize(), note)
             write_text(paths.decided_report, page)
@@ -122,8 +124,8 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
         ended = "FAILED"
         raise
     finally:
-        if outcome["run"]:
-            end_pipeline_run(outcome["run"], paths, ended, whole, summary, decision.status if decision else "")
+        if run is not None:
+            end_pipeline_run(run, paths, ended, whole, summary, decision.status if decision else "")
     if whole:
         text = "The decision, the test results, and the time of each stage"
         create_markdown_artifact(summary, key=f"{name}-results", description=text)
@@ -152,9 +154,9 @@ def refuse_early(check: Callable[[], object]) -> None:
         check()
 
 
-def _reported(error: BaseException) -> BaseException | None:
+def _reported(error: BaseException) -> Reported | None:
     """Return the error to report in one message; None for a bug."""
-    return error if isinstance(error, _REPORTED) else server_failure(error) or outside_cause(error)
+    return error if isinstance(error, Reported) else server_failure(error) or outside_cause(error)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
@@ -195,7 +197,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
         if reported is None:
             raise
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(redact(str(reported)))}[/red]")
-        sys.exit(reported.status if isinstance(reported, StageFailed) else exit_status(reported))
+        sys.exit(reported.status)
     finally:
         shown.close()
     _print(outcome)

@@ -10,8 +10,9 @@ from prefect.logging import get_run_logger
 
 from convrec.data.revisions import find_commit
 from convrec.project.config.profiles import undo_change
+from convrec.registry.tracking import Run
 from flows.pipeline import Outcome, bring_up_to_date, check_folder, refuse_early, run_and_print, run_name
-from tasks.raw_data import export_feedback, periods, record_changes, set_test_period, update_imports
+from tasks.raw_data import export_feedback, periods, set_test_period, show_changes, update_imports
 
 
 @flow(name="refresh", flow_run_name=run_name("refresh"))
@@ -34,8 +35,13 @@ def refresh(test_period: str | None = None, since: str = "HEAD") -> Outcome:
         if test_period is not None:
             changed = set_test_period(test_period)
 
+    def compare(run: Run) -> None:
+        if (found := show_changes(since)) is not None:
+            run.log_text(found.to_text(limit=10_000), "changes/diff.txt")
+            run.log_text(found.to_json(), "changes/diff.json")
+
     try:
-        return bring_up_to_date("refresh", before=take_in, after_data=lambda run: record_changes(since, run))
+        return bring_up_to_date("refresh", before=take_in, after_data=compare)
     except BaseException:
         if undo_change(changed):
             get_run_logger().warning("params.yaml has its earlier periods again; to retry, start this refresh again")

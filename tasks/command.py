@@ -15,7 +15,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.tasks import exponential_backoff
 
-from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable, outside_cause
+from convrec.project.errors import EXIT_UNAVAILABLE, Reported, Unavailable, reported_error
 from convrec.project.machine import family
 from convrec.project.paths import Paths
 from convrec.project.stage_record import read_record
@@ -28,7 +28,7 @@ _TIMED_OUT = 124  # as `timeout` exits
 _TAIL = 4  # lines of a killed command's log in the message
 
 
-class StageFailed(RuntimeError):
+class StageFailed(Reported):
     """A stage failed with this exit status: 128 + N if signal N ended it."""
 
     def __init__(self, message: str, status: int = 1):
@@ -54,7 +54,7 @@ def is_retryable(_task: object, _run: object, state: State) -> bool:
     error = state.result(raise_on_failure=False)
     if isinstance(error, StageFailed):
         return error.status == EXIT_UNAVAILABLE or error.status > 128
-    return isinstance(error if isinstance(error, InputError | Unavailable) else outside_cause(error), Unavailable)
+    return isinstance(reported_error(error), Unavailable)
 
 
 RETRIES: dict[str, Any] = {

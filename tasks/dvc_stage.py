@@ -24,7 +24,7 @@ from dvc.utils.strictyaml import YAMLValidationError
 from prefect import task
 
 from convrec.project.atomic import restored_on_error
-from convrec.project.errors import InputError, NoSpace, Unavailable, exit_status, outside_cause
+from convrec.project.errors import InputError, Reported, outside_cause
 from convrec.project.redaction import redact
 from convrec.registry.tracking import PARENT_VARIABLE
 from convrec.training.launch import RETRAIN
@@ -148,6 +148,6 @@ def run_stage(stage: Stage, force: bool, parent_run: str) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(reproduce(sys.argv[1]))
-    except (StageFailed, InputError, Unavailable, NoSpace) as error:
+    except Reported as error:
         sys.stderr.write(f"{redact(str(error))}\n")
-        sys.exit(error.status if isinstance(error, StageFailed) else exit_status(error))
+        sys.exit(error.status)

@@ -10,14 +10,13 @@ from dvc.repo import Repo
 from prefect import task
 from prefect.logging import get_run_logger
 
-from convrec.data.revisions import diff
+from convrec.data.revisions import DataDiff, diff
 from convrec.data.sources.feedback import FILE
 from convrec.project.atomic import restored_on_error
 from convrec.project.config.params import load_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import change_params
 from convrec.project.errors import InputError, Unavailable, outside_cause
-from convrec.registry.tracking import log_text
 from convrec.service.feedback import open_store
 from convrec.service.feedback.store import export
 from tasks.command import RETRIES, SHOWN
@@ -130,18 +129,17 @@ def set_test_period(period: str) -> str | None:
 
 
 @task(task_run_name="changes since {since}")
-def record_changes(since: str, parent_run: str) -> None:
-    """Log the difference between the data of a git revision and of the workspace, and record it in the parent run.
+def show_changes(since: str) -> DataDiff | None:
+    """Log and return the difference between the data of a git revision and of the workspace.
 
-    If the revision has no data, as before the first run, this is logged and nothing is recorded.
+    If the revision has no data, as before the first run, this is logged, and None is returned.
     """
     logger = get_run_logger()
     try:
         found = diff(since, "workspace")
     except InputError as error:
         logger.info("nothing to compare the data with: %s", error, extra=SHOWN)
-        return
+        return None
     for line in found.to_text().splitlines():
         logger.info(line, extra=SHOWN)
-    log_text(parent_run, found.to_text(limit=10_000), "changes/diff.txt")
-    log_text(parent_run, found.to_json(), "changes/diff.json")
+    return found

@@ -67,7 +67,19 @@ def make_project(folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "demo")  # the packaged model is large
         shutil.copytree(source, target, ignore=ignore) if source.is_dir() else shutil.copy(source, target)
-    run_in(folder, "git", "init", "--quiet")
+    return make_repository(folder)
+
+
+def make_stages(folder: Path, changes: dict) -> None:
+    """Write what stages that are run by themselves read: the graph and the shrunk parameters, with these changes."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder)
+    set_params(folder, {**SHRUNK, **changes})
+
+
+def make_repository(folder: Path) -> Path:
+    """Make the folder a git repository in which `commit` can commit."""
+    run_in(folder, "git", "init", "--quiet", "--initial-branch", "main")
     run_in(folder, "git", "config", "user.name", "test")
     run_in(folder, "git", "config", "user.email", "test@localhost")
     return folder

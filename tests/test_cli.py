@@ -13,7 +13,7 @@ import pytest
 import convrec
 from convrec.cli import load_commands
 from convrec.pipeline.commands.stage import STAGES
-from convrec.project.errors import Stopped, exit_status
+from convrec.project.errors import Stopped
 from convrec.training.stopping import stoppable
 from tests.small_project import make_project
 from tests.training.test_stopping import _Steps
@@ -168,7 +168,7 @@ def test_a_training_that_stops_at_a_checkpoint_ends_with_its_signal_s_status(num
     with pytest.raises(Stopped) as stopped, stoppable(trainer):
         signal.raise_signal(number)
         assert trainer.step().should_save
-    assert exit_status(stopped.value) == status
+    assert stopped.value.status == status
 
 
 def test_a_flow_ends_in_one_line_while_it_is_imported():

@@ -10,15 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from convrec.project.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PIPE,
-    InputError,
-    causes,
-    exit_status,
-    leave,
-    outside_cause,
-)
+from convrec.project.errors import EXIT_INTERRUPTED, EXIT_PIPE, InputError, causes, leave, reported_error
 from convrec.project.machine import keep_freed_memory, limit_threads, quiet_libraries
 from convrec.project.redaction import redact
 from convrec.project.text import is_clean
@@ -119,11 +111,11 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):  # a library has replaced it
             _interrupted(name)
-        reported = error if exit_status(error) else outside_cause(error)
+        reported = reported_error(error)
         if reported is None:
             raise
         print(f"{name}: {redact(str(reported))}", file=sys.stderr)
-        sys.exit(exit_status(reported))
+        sys.exit(reported.status)
     if status is not None:
         sys.exit(status)
 

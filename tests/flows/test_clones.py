@@ -9,7 +9,7 @@ import pytest
 import yaml
 from prefect.deployments.steps import run_shell_script
 
-from tests.small_project import ROOT, commit, run_in
+from tests.small_project import ROOT, commit, make_repository, run_in
 
 DEPLOYMENTS = {found["name"]: found for found in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
 GRAPH = """
@@ -25,10 +25,7 @@ stages:
 def origin(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "origin"
     folder.mkdir()
-    run_in(folder, "git", "init", "--quiet", "--initial-branch", "main")
-    run_in(folder, "git", "config", "user.name", "test")
-    run_in(folder, "git", "config", "user.email", "test@localhost")
-    run_in(folder, "dvc", "init", "--quiet")
+    run_in(make_repository(folder), "dvc", "init", "--quiet")
     (folder / "params.yaml").write_text("steps: 1\n")
     (folder / "dvc.yaml").write_text(GRAPH)
     commit(folder, "start")

@@ -1,6 +1,7 @@
 """What a refresh leaves behind."""
 
 import shutil
+from unittest.mock import MagicMock
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -15,10 +16,11 @@ from tests.small_project import ROOT
 def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch, fails):
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "params.yaml", tmp_path)
-    before, periods = (tmp_path / "params.yaml").read_text(), []
+    before, periods, run = (tmp_path / "params.yaml").read_text(), [], MagicMock()
 
     def work(_name, before, after_data):
         before()
+        after_data(run)
         periods.append(str(load_params().data.test_period))
         if fails:
             raise StageFailed("data ended with status 2")
@@ -26,6 +28,7 @@ def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch
 
     monkeypatch.setattr("flows.refresh.bring_up_to_date", work)
     monkeypatch.setattr("flows.refresh.check_folder", lambda: None)
+    monkeypatch.setattr("flows.refresh.show_changes", lambda since: MagicMock() if since == "HEAD" else None)
     for name in ("update_imports", "export_feedback"):
         monkeypatch.setattr(f"flows.refresh.{name}", lambda: None)
     monkeypatch.setattr("flows.refresh.set_test_period", flows.refresh.set_test_period.fn)
@@ -36,4 +39,5 @@ def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch
         else:
             flows.refresh.refresh.fn("2022-10")
     assert periods == ["2022-10"]
+    assert [call.args[1] for call in run.log_text.call_args_list] == ["changes/diff.txt", "changes/diff.json"]
     assert ((tmp_path / "params.yaml").read_text() == before) == fails

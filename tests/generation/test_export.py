@@ -12,7 +12,7 @@ from trl import SFTTrainer
 
 from convrec.generation.export import export_model, lora_config, write_model
 from convrec.generation.finite import NotFiniteError
-from convrec.project.errors import EXIT_BAD_INPUT, InputError, exit_status
+from convrec.project.errors import EXIT_BAD_INPUT, InputError
 from tests.training.tiny_sft import TOKENIZER, make_tiny, train_tiny
 
 
@@ -30,7 +30,7 @@ def test_sft_stops_at_a_loss_that_is_not_finite(model, tmp_path, monkeypatch):
     monkeypatch.setattr(SFTTrainer, "compute_loss", spoilt)
     with pytest.raises(NotFiniteError, match="the loss is inf after step 2.*Lower learning_rate") as caught:
         train_tiny(model, tmp_path)
-    assert exit_status(caught.value) == EXIT_BAD_INPUT
+    assert caught.value.status == EXIT_BAD_INPUT
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["checkpoint-1", "checkpoint-2"]
 
 

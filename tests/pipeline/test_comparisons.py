@@ -1,7 +1,8 @@
 import pytest
 
 from convrec.pipeline.comparisons import run_params, variant
-from convrec.project.config.params import load_params, parse_params
+from convrec.pipeline.memory import with_settings
+from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 
 
@@ -16,21 +17,19 @@ def test_a_name_stands_for_parameters_as_published():
 
 def test_one_process_trains_on_the_effective_batch_of_several():
     """Here a group of 8 is whole only across the 4 processes."""
-    raw = load_params().model_dump()
-    launch = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
-    raw["rank_grpo"] |= {**launch, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
-    section = run_params(parse_params(raw, "test"), "grpo", 1, 7)[0].rank_grpo
+    launched = {"launch": "configs/accelerate/ddp.yaml", "num_processes": 4}
+    launched |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}
+    params = with_settings(load_params(), {f"rank_grpo.{name}": value for name, value in launched.items()})
+    section = run_params(params, "grpo", 1, 7)[0].rank_grpo
     assert (section.launch, section.num_processes) == (None, 1)
     assert (section.per_device_train_batch_size, section.gradient_accumulation_steps) == (2, 12)
 
 
 def test_preferences_are_learnt_under_the_constraint_alone():
-    raw = load_params().model_dump()
-    raw["rank_grpo"]["constrained"] = False
+    free, constrained = (with_settings(load_params(), {"rank_grpo.constrained": value}) for value in (False, True))
     with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
-        run_params(parse_params(raw, "test"), "dpo", 1, 2)
-    raw["rank_grpo"]["constrained"] = True
-    assert run_params(parse_params(raw, "test"), "sdpo", 1, 2)[0].rank_grpo.group_size == 4
+        run_params(free, "dpo", 1, 2)
+    assert run_params(constrained, "sdpo", 1, 2)[0].rank_grpo.group_size == 4
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.schemas import write_catalog
 from convrec.generation.line_tokens import item_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages import base_model, rank_grpo
 from convrec.pipeline.stages.rank_grpo import find_start
 from convrec.project.config.params import load_params
@@ -23,9 +24,7 @@ from tests.service.recommending import CATALOG, save_model
 
 
 def _find(start: str) -> str:
-    params = load_params()
-    named = params.rank_grpo.model_copy(update={"start": start})
-    return find_start(params.model_copy(update={"rank_grpo": named}), Paths())
+    return find_start(with_settings(load_params(), {"rank_grpo.start": start}), Paths())
 
 
 def test_the_stage_s_model_and_a_folder(tmp_path, caplog):
@@ -56,10 +55,9 @@ def later(tmp_path, monkeypatch) -> set[str]:
 
 def test_a_catalog_of_more_items_than_tokens_suit_is_refused_at_once(later, monkeypatch):
     monkeypatch.setattr(base_model, "MOST_ITEM_TOKENS", 2)
-    params = load_params()
-    common = params.common.model_copy(update={"item_tokens": True})
+    params = with_settings(load_params(), {"common.item_tokens": True})
     with pytest.raises(InputError, match=f"the catalog has {len(later)} items, and item tokens suit 2 at most"):
-        base_model.run(params.model_copy(update={"common": common}), Paths(), SilentRun())
+        base_model.run(params, Paths(), SilentRun())
 
 
 def test_a_start_with_item_tokens_gets_tokens_for_new_items_once(later, tmp_path, monkeypatch):

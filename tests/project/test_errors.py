@@ -8,7 +8,7 @@ import pytest
 from dvc.lock import LockError
 
 from convrec.classical.embedding import SentenceEmbedder
-from convrec.project.errors import InputError, NoSpace, Stopped, Unavailable, exit_status, outside_cause
+from convrec.project.errors import InputError, NoSpace, Stopped, Unavailable, reported_error
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:
@@ -37,14 +37,13 @@ def _caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_what_the_surroundings_do_is_told_from_defects(error, kind):
-    found = outside_cause(error)
+    found = reported_error(error)
     assert type(found) is (kind or type(None)) and "\n" not in str(found)
 
 
 def test_each_kind_has_a_status_of_its_own():
     kinds = (InputError, NoSpace, Unavailable, Stopped)
-    assert [exit_status(kind("x")) for kind in kinds] == [2, 74, 75, 143]
-    assert exit_status(ValueError("x")) is None
+    assert [reported_error(kind("x")).status for kind in kinds] == [2, 74, 75, 143]
 
 
 def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, cli):
@@ -57,16 +56,11 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (
-            ["registry", "list"],
-            "convrec registry list: MLFLOW_TRACKING_URI has a user; leave it out",
-        ),
+        (["registry", "list"], "convrec registry list: MLFLOW_TRACKING_URI has a user; leave it out"),
         (["promote", "--version", "x"], 'Invalid value "x" for --version. Give the number of a version, as'),
-        (
-            ["data", "sample", "x", "--seed", "-1"],
-            'convrec data sample: Invalid value "-1" for --seed. Must be >= 0.',
-        ),
+        (["data", "sample", "x", "--seed=-1"], 'convrec data sample: Invalid value "-1" for --seed. Must be >= 0.'),
         (["score", "--predictions", "x", "--list-length", "9" * 5000], f'--list-length: unable to convert "{"9" * 40}'),
+        (["experiment", "start", "--challenger=2", "--share=7"], 'Invalid value "7.0" for --share. Must be <= 1.'),
         (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
         (["nosuch"], 'convrec: Unknown command "nosuch".'),
     ],

@@ -55,14 +55,20 @@ def add_version(client: mlflow.MlflowClient, **tags: str) -> str:
     return str(made.version)
 
 
-def register_model(client: mlflow.MlflowClient, folder: Path, seed: int) -> str:
-    """Register an untrained model with its files, in the layout of `registry.register`, and return its number."""
+def save_version(folder: Path, seed: int) -> Path:
+    """Write an untrained model with its files, in the layout of `registry.register`, and return its checkpoint."""
     checkpoint = save_model(folder / "artifacts" / "model", seed)
-    shutil.copy(Paths().catalog, folder / "artifacts" / "catalog.parquet")
+    CATALOG.to_frame().to_parquet(folder / "artifacts" / "catalog.parquet")
     artifacts = {"model": {"path": "artifacts/model"}, "catalog": {"path": "artifacts/catalog.parquet"}}
     description = Model()
     description.add_flavor("python_function", loader_module="none", artifacts=artifacts, config=asdict(SETTINGS))
     description.save(folder / "MLmodel")
+    return checkpoint
+
+
+def register_model(client: mlflow.MlflowClient, folder: Path, seed: int) -> str:
+    """Register such a version, and return its number."""
+    checkpoint = save_version(folder, seed)
     if not client.search_registered_models():
         create_name(client)
     run = client.create_run(tracking.connect())

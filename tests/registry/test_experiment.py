@@ -127,14 +127,13 @@ def test_the_result_of_an_ab_test(champion, store):
     assert result.looks[-1].mean == pytest.approx(challenger_side.per_answer - champion_side.per_answer, abs=0.05)
 
 
-def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
+def test_a_worse_challenger_is_stopped(champion, store, cli):
     experiment = start_experiment(champion, "2", 0.5, "ops")
     answer_users(store, experiment, (0.4, 0.2), 400)
-    url = f"sqlite:///{tmp_path}/feedback/feedback.db"
-    shown = cli("experiment", "status", "--feedback", url)
+    shown = cli("experiment", "status")
     assert shown.status == 0 and read_experiment(champion).is_running, "status alone stops nothing"
     assert "worse; -0." in shown.out and "Ended" not in shown.out
-    stopped = json.loads(cli("experiment", "status", "--stop-if-worse", "--feedback", url, "--json").out)
+    stopped = json.loads(cli("experiment", "status", "--stop-if-worse", "--json").out)
     assert stopped["verdict"] == "worse" and stopped["last"]["high"] < 0
     assert sum(side["answers"] for side in stopped["sides"]) == 400
     ended = read_experiment(champion)
@@ -144,7 +143,7 @@ def test_a_worse_challenger_is_stopped(champion, store, cli, tmp_path):
     assert (tag["verdict"], tag["champion"], tag["answers"]) == ("worse", "1", 398)
     assert recorded_result(version, "1") == tag and recorded_result(version, "3") is None, "of another champion"
     assert recorded_result(champion.get_model_version(model_name(), "3"), "1") is None
-    again = cli("experiment", "status", "--stop-if-worse", "--feedback", url)
+    again = cli("experiment", "status", "--stop-if-worse")
     assert again.status == 0 and "Ended at" in again.out
     assert "no experiment is running" in cli("experiment", "stop").err
 
@@ -183,7 +182,7 @@ def _asked(number: int, arm: str, day: float = 0, has_items: bool = True, user: 
     ],
     ids=["valid", "users lost", "another time", "answers lost", "answers lost in both", "both arms"],
 )
-def test_an_invalid_experiment_has_no_verdict(champion, store, cli, tmp_path, extra, problem):
+def test_an_invalid_experiment_has_no_verdict(champion, store, cli, extra, problem):
     started = start_experiment(champion, "2", 0.5, "ops")
     answers = [_asked(number, ("champion", "challenger")[number % 2]) for number in range(200)] + extra
     store.write([replace(answer, experiment=started.id) for answer in answers], [])
@@ -191,9 +190,7 @@ def test_an_invalid_experiment_has_no_verdict(champion, store, cli, tmp_path, ex
     assert (result.verdict == "withheld") == (problem is not None)
     assert problem is None or (problem in result.problems[0] and problem in result.headline)
     if problem:
-        shown = cli(
-            "experiment", "status", "--stop-if-worse", "--feedback", f"sqlite:///{tmp_path}/feedback/feedback.db"
-        )
+        shown = cli("experiment", "status", "--stop-if-worse")
         assert shown.status == 0 and problem in shown.out and read_experiment(champion).is_running
         finish(champion, result, "invalid", "ops")
         recorded = recorded_result(champion.get_model_version(model_name(), "2"), "1")
@@ -221,11 +218,6 @@ def test_the_command_starts_and_stops(client, store, cli):
     assert "No experiment was started" in cli("experiment", "status").out
     started = cli("experiment", "start", "--challenger", "2", "--share", "0.25", "--by", "ops")
     assert "version 2 against champion 1, for 25% of the users" in started.out
-    assert cli("experiment", "start", "--challenger", "x").status == 2
-    assert (
-        'Invalid value "7.0" for --share. Must be <= 1.'
-        in cli("experiment", "start", "--challenger", "2", "--share", "7").err
-    )
     stopped = cli("experiment", "stop", "--reason", "a\nholiday", "--by", "lead")
     assert "Ended at" in stopped.out and "a holiday" in stopped.out
     assert json.loads(client.get_model_version(model_name(), "2").tags[RESULT_TAG])["reason"] == "a holiday"
@@ -251,10 +243,9 @@ def test_without_the_database_the_experiment_goes_on_until_it_is_stopped(champio
     assert not read_experiment(champion).is_running
 
 
-def test_the_scheduled_task_stops_a_worse_challenger(champion, store, tmp_path, monkeypatch):
+def test_the_scheduled_task_stops_a_worse_challenger(champion, store, monkeypatch):
     shown: list[str] = []
     monkeypatch.setattr("tasks.champion.create_markdown_artifact", lambda text, **_: shown.append(text))
-    monkeypatch.setenv("CONVREC_FEEDBACK_URL", f"sqlite:///{tmp_path}/feedback/feedback.db")
     with disable_run_logger():
         assert watch_experiment.fn(None) == "no experiment is running" and not shown
         experiment = start_experiment(champion, "2", 0.5, "ops")

@@ -12,6 +12,7 @@ from convrec.classical.embedding import SentenceEmbedder
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.model_folders import find_model
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
+from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages import base_model
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -21,6 +22,7 @@ from convrec.service.recommender import Recommender
 from convrec.service.translation import ModelFiles
 from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
 from tests.service.recommending import CATALOG, SETTINGS, save_model
+from tests.small_project import ROOT
 
 PARAMETER = "set base_model.trust_remote_code to true"
 
@@ -68,14 +70,12 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
     folder = save_model_with_code(tmp_path / "model", marker)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base_model, "item_tokens", lambda _: {})  # whose rows need the catalog
-    params = load_params(Path(__file__).parents[2] / "params.yaml")
-    config = params.base_model.model_copy(update={"name": str(folder)})
-    assert not config.trust_remote_code
+    params = with_settings(load_params(ROOT / "params.yaml"), {"base_model.name": str(folder)})
+    assert not params.base_model.trust_remote_code
     with pytest.raises(InputError, match=PARAMETER):
-        base_model._copy_pretrained(params.model_copy(update={"base_model": config}), Paths())
+        base_model._copy_pretrained(params, Paths())
     assert not marker.exists() and not Path("models").exists()
-    trusting = config.model_copy(update={"trust_remote_code": True})
-    base_model._copy_pretrained(params.model_copy(update={"base_model": trusting}), Paths())
+    base_model._copy_pretrained(with_settings(params, {"base_model.trust_remote_code": True}), Paths())
     assert marker.exists()
     marker.unlink()
     with pytest.raises(InputError, match=PARAMETER):

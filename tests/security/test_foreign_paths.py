@@ -2,8 +2,6 @@
 
 import json
 import os
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +12,10 @@ from hypothesis import strategies as st
 
 from convrec.generation.fetch import fetch
 from convrec.pipeline.evaluate_models import evaluation_name
-from convrec.project.config.params import parse_params
+from convrec.pipeline.memory import with_settings
+from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import inside, is_below
-from convrec.project.yaml import read_yaml
 from convrec.registry.versions import read_version
 from convrec.training.launch import Nodes, launch
 
@@ -53,10 +51,8 @@ OUTSIDE, SECRET = "'../x' is outside its folder", "contains a user, a password o
     ],
 )
 def test_parameters_that_lead_out_and_addresses_with_secrets_are_refused(field, value, message):
-    raw, (*sections, key) = read_yaml(Path("params.yaml")), field.split(".")
-    reduce(getitem, sections, raw)[key] = value
     with pytest.raises(InputError, match=f"{field}: {message}") as refused:
-        parse_params(raw, "params.yaml")
+        with_settings(load_params(), {field: value})
     assert "secret" not in str(refused.value)
 
 

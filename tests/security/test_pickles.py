@@ -4,12 +4,10 @@ import ast
 import io
 import pickle
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
-from mlflow.models import Model
 
 from convrec.classical.embedding import SentenceEmbedder
 from convrec.data.catalog_files import read_raw_rows
@@ -18,9 +16,9 @@ from convrec.generation.pretrained import load_model
 from convrec.project.errors import InputError
 from convrec.registry.recommenders import open_recommender
 from tests.classical.test_embedding import _make_model
-from tests.registry.registered import SETTINGS
+from tests.registry.registered import save_version
 from tests.security.hostile import Mark, hostile_pickle
-from tests.service.recommending import CATALOG, save_model
+from tests.service.recommending import save_model
 from tests.training.rl.tiny import make_tiny_model, tiny_trainer
 
 SOURCE = Path("src/convrec")
@@ -101,12 +99,7 @@ def test_an_embedder_with_pickled_weights_is_refused(tmp_path, marker):
 
 
 def test_a_registered_version_with_pickled_weights_is_refused(tmp_path, marker):
-    model = save_model(tmp_path / "version" / "artifacts" / "rank_grpo")
-    CATALOG.to_frame().to_parquet(tmp_path / "version" / "artifacts" / "catalog.parquet")
-    artifacts = {"model": {"path": "artifacts/rank_grpo"}, "catalog": {"path": "artifacts/catalog.parquet"}}
-    description = Model()
-    description.add_flavor("python_function", loader_module="none", artifacts=artifacts, config=asdict(SETTINGS))
-    description.save(tmp_path / "version" / "MLmodel")
+    model = save_version(tmp_path / "version", 0)
     assert open_recommender(str(tmp_path / "version")).recommend(["a film"], n=1)
     (model / "model.safetensors").unlink()
     (model / "pytorch_model.bin").write_bytes(hostile_pickle(marker))

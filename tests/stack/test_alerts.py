@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 from convrec.service.feedback import FeedbackRecorder
 from tests.service.app.serving import make_service, serve
 from tests.service.recommending import make_recommender
+from tests.small_project import ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "stack" / "monitoring"
 COMPOSE = YAML(typ="safe").load(ROOT / "docker-compose.yml")
 RULES = [rule for group in YAML(typ="safe").load(FOLDER / "alerts.yml")["groups"] for rule in group["rules"]]

@@ -3,14 +3,13 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 from stack import provision
+from tests.small_project import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
 SERVICES = YAML(typ="safe").load(FILE)["services"]
 ONCE = {"storage", "accounts"}

@@ -19,11 +19,16 @@ from tasks.dvc_stage import choose_stages, needs_run, reproduce, run_stage, stag
 from tests.small_project import make_project, run_in, set_params
 
 
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project that has run nothing, entered."""
+    monkeypatch.chdir(make_project(tmp_path / "project"))
+    return tmp_path / "project"
+
+
 @pytest.mark.parametrize("text", ["{", "stages: 3", "stages: {data: {outs: [3]}}"])
-def test_a_damaged_lock_is_told_in_one_line(tmp_path, monkeypatch, text):
-    project = make_project(tmp_path / "project")
+def test_a_damaged_lock_is_told_in_one_line(project, text):
     (project / "dvc.lock").write_text(text)
-    monkeypatch.chdir(project)
     with pytest.raises(InputError, match=r"dvc.lock.*; correct the file") as error:
         stages()
     assert "\n" not in str(error.value)
@@ -38,12 +43,6 @@ def test_stages_are_chosen_by_name_and_keep_their_order():
             choose_stages(*given)
 
 
-def _script(project, stage: str, script: str) -> None:
-    """Let a stage of the project run a shell script."""
-    graph = project / "dvc.yaml"
-    graph.write_text(graph.read_text().replace(f"cmd: exec convrec run {stage}\n", f"cmd: {script}\n"))
-
-
 @pytest.mark.parametrize(
     ("script", "status", "message"),
     [
@@ -51,20 +50,17 @@ def _script(project, stage: str, script: str) -> None:
         ("kill -9 $$", 137, "status 137"),
     ],
 )
-def test_a_failed_stage_is_told_by_the_status_of_its_command(tmp_path, monkeypatch, script, status, message):
-    project = make_project(tmp_path / "project")
-    _script(project, "data", script)
-    monkeypatch.chdir(project)
+def test_a_failed_stage_is_told_by_the_status_of_its_command(project, script, status, message):
+    graph = project / "dvc.yaml"
+    graph.write_text(graph.read_text().replace("cmd: exec convrec run data\n", f"cmd: {script}\n"))
     (stage,) = choose_stages(["data"], None)
     with disable_run_logger(), pytest.raises(StageFailed, match=message) as error:
         run_stage.fn(stage, False, "run")
     assert error.value.status == status
 
 
-def test_a_stage_whose_input_is_missing_is_bad_input(tmp_path, monkeypatch):
-    project = make_project(tmp_path / "project")
+def test_a_stage_whose_input_is_missing_is_bad_input(project):
     set_params(project, {"data": {"source": "redial", "path": "no/such"}})
-    monkeypatch.chdir(project)
     for stage, missing in zip(choose_stages(["data", "sft"], None), ("no/such", "data/demonstrations"), strict=True):
         with disable_run_logger(), pytest.raises(InputError, match=f"{missing}: no such file or folder"):
             run_stage.fn(stage, False, "run")

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.guidance import load_guide
-from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
+from convrec.data.conversations import STEP_COLUMNS, read_rows
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import bounds, with_interval
@@ -34,7 +34,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import Run, data_tags, file_md5, group_run, stage_run
+from convrec.registry.tracking import Run, file_md5, group_run, stage_run
 from convrec.training.checkpoints import last_checkpoint, training_folder
 
 logger = logging.getLogger(__name__)
@@ -61,25 +61,23 @@ class Experiment:
     - `name`: that of the folder of all trainings.
     - `stage`: the stage that is trained.
     - `inputs`: the files that the trainings read; the model that they start from is the first.
-    - `scored`: the rows that the models are scored on, by group.
-    - `evaluation`: how they are scored; if `constrained`, with lists of catalog items only, guided by the `guide`.
+    - `scored`: the evaluations of the models, by group of rows; if `constrained`, their lists have catalog items only,
+      guided by the `guide`.
     """
 
     name: str
     stage: str
     inputs: Sequence[Path]
-    scored: Mapping[str, list[Row]]
-    evaluation: Evaluation
+    scored: Mapping[str, Evaluation]
     constrained: bool
     guide: Guide | None
-    paths: Paths
 
     def run_seeds(self, name: str, runs: Sequence[Params], train: Train, parent: Run) -> list[Path]:
         """Train and score a variant with the parameters of every seed; return the folders, one per seed.
 
         Finished trainings are not repeated.
         """
-        tags = {key: value for key, value in (runs[0].tags() | data_tags(self.paths)).items() if key != "seed"}
+        tags = {key: value for key, value in runs[0].tags().items() if key != "seed"}
         tags |= {"variant": name, "stage": "variant"}
         values = runs[0].model_dump(include={self.stage})
         with group_run(name, tags, values, parent.run_id) as record:
@@ -104,16 +102,14 @@ class Experiment:
             return folder
         logger.info("%s, seed %d: training in %s", name, common.seed, folder)
         values = params.model_dump(include={"common", self.stage})
-        tags = {**params.tags(), **data_tags(self.paths), "variant": name, "stage": self.stage}
+        tags = {**params.tags(), "variant": name, "stage": self.stage}
         with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
             checkpoint, tokenizer = train(params, folder, record)
             model = folder / "model"
             export_model(checkpoint, self.inputs[0], tokenizer, model, common.repetition_penalty, trust)
             tables = [
-                self.evaluation.of_rows(rows)
-                .of_model(model, self.constrained, guide=self.guide)
-                .scores.assign(**{_GROUP: group})
-                for group, rows in self.scored.items()
+                own.of_model(model, self.constrained, guide=self.guide).scores.assign(**{_GROUP: group})
+                for group, own in self.scored.items()
             ]
             scores = pd.concat(tables)
             record.log_metrics(_means(scores))
@@ -204,13 +200,12 @@ def compare_algorithms(
     trust_embedder = params.demonstrations.embedder.trust_remote_code
     guide = load_guide(paths.guidance, evaluation.catalog, trust_embedder) if constrained else None
     inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
-    scored = {"comparison": list(evaluation.rows)}
-    experiment = Experiment("compare", "rank_grpo", inputs, scored, evaluation, constrained, guide, paths)
+    experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide)
 
     def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
         return align(run, paths, str(start), folder, record), load_tokenizer(start, trust_remote_code=trust)
 
-    tags = {**params.tags(), **data_tags(paths), "algorithm": ",".join(variants), "stage": "compare"}
+    tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
         folders = {name: experiment.run_seeds(name, runs, train, record) for name, runs in variants.items()}
         sft = evaluation.of_model(start, constrained, guide=guide).scores
@@ -269,18 +264,18 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
     metric, runs = evaluation.headline, _params_of_seeds(params, "sft", {}, num_seeds, "--seeds")
     learnt, validation = read_rows(demonstrations), read_rows(paths.demonstration("validation"))
     held_out = {row["prompt_id"] for row in learnt if row["held_out"]}
-    scored = {
+    rows_of = {
         "held out": [row for row in read_rows(paths.split("train")) if row["prompt_id"] in held_out],
         "validation": read_rows(paths.split("validation")),
     }
-    scored = {group: own for group, own in scored.items() if own}
+    scored = {group: evaluation.of_rows(own) for group, own in rows_of.items() if own}
     inputs = [paths.model("base"), demonstrations, paths.split("train"), paths.split("validation"), paths.catalog]
-    experiment = Experiment("ablation", "sft", inputs, scored, evaluation, False, None, paths)
+    experiment = Experiment("ablation", "sft", inputs, scored, False, None)
     rows = [row for row in learnt if row["teacher"] and not row["held_out"]]
-    groups = {group: {"rows": len(own)} for group, own in scored.items()}
+    groups = {group: {"rows": len(own.rows)} for group, own in scored.items()}
     result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
     result["demonstrations_md5"] = file_md5(demonstrations)
-    tags = {**params.tags(), **data_tags(paths), "stage": "ablate-demonstrations"}
+    tags = {**params.tags(), "stage": "ablate-demonstrations"}
     baselines: dict[str, pd.DataFrame] = {}
     with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
         for name, step in STEPS.items():
@@ -291,7 +286,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
             folders = experiment.run_seeds(f"SFT on {name}", runs, train, record)
             texts = {row["prompt_id"]: row[STEP_COLUMNS[step]] for row in (*learnt, *validation)}
             result["variants"][name] = entries = {}
-            for group, own in ((group, evaluation.of_rows(scored[group])) for group in scored):
+            for group, own in scored.items():
                 lists = own.of_lists([texts[row["prompt_id"]] for row in own.prompts]).scores
                 models, by_seed = _mean_of_seeds(folders, group, metric)
                 entries[group] = {

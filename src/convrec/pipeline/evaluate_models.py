@@ -23,7 +23,8 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import data_tags, file_md5, stage_run
+from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
+from convrec.registry.tracking import stage_run
 from convrec.registry.versions import download_version, require_shared_items
 from convrec.training.checkpoints import chosen_step, complete_checkpoints
 
@@ -46,11 +47,10 @@ def evaluate_models(
     evaluation, results = Evaluation.of_split(paths, split, **params.evaluation()), []
     constrained = params.evaluate.constrained and not free
     sizes = {"n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
-    shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split, **data_tags(paths)}
+    shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split}
     for name, (folder, settings, guidance) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
         target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, free)
-        weights = " ".join(file_md5(path) for path in sorted(folder.glob("*.safetensors")))
-        tags = {**shared, "stage": "evaluate", "model": name, "checkpoint.md5": weights}
+        tags = {**shared, "stage": "evaluate", "model": name, CHECKPOINT_TAG: checkpoint_digest(folder)}
         tags["constrained"] = str(constrained).lower()
         values = {**params.model_dump(include={"common", "evaluate"}), "model": asdict(settings)}
         with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
@@ -144,7 +144,7 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     evaluation = Evaluation.of_split(paths, split, **params.evaluation())
     trainings = {stage: _kept(stage, params, paths) for stage in dict.fromkeys(stages)}
     values = {**params.model_dump(include={"common", "evaluate"}), "every": every}
-    tags = {**params.tags(), **data_tags(paths), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
+    tags = {**params.tags(), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
     sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     target, guide = paths.evaluations / "checkpoints.json", load_guide(paths.guidance, evaluation.catalog)
     rows: list[Figures] = []

@@ -12,11 +12,12 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.project.atomic import write_text
 from convrec.project.config.params import Params
+from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.registry.model_card import TEST_TAG
-from convrec.registry.tracking import connect, data_tags, group_run
+from convrec.registry.tracking import connect, group_run
 from convrec.registry.versions import CHAMPION, alias_version, model_name
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.checks import ALARM, Check, run_checks
@@ -37,10 +38,11 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
         raise InputError(f"until = {until.date()}: give a day from 1970 on")
     settings, seed = load_monitoring(paths.root), params.common.seed
     paths.require_split("train")
-    embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=params.common.device)
+    device = pick_device(params.common.device)
+    embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device)
     with closing(open_store(paths.root, feedback)) as store:
         model, tested = _champion(paths)
-        tags = {**params.tags(), **data_tags(paths), "stage": STAGE, "model": model}
+        tags = {**params.tags(), "stage": STAGE, "model": model}
         with group_run(f"monitor {until:%Y-%m-%d %H:%M}", tags, {"monitoring": settings.model_dump()}) as run:
             rows, catalog = read_rows(paths.split("train")), Catalog.read(paths.catalog)
             watched = read_watched(store, catalog, rows, settings, until, seed)

@@ -67,12 +67,6 @@ def write_text(path: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8", newline="")
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes (see `replaced`)."""
-    with replaced(path) as new:
-        new.write_bytes(content)
-
-
 @contextmanager
 def restored_on_error(path: Path) -> Iterator[None]:
     """Put a file back as it was if the block fails; a full disk can cut a file that a library writes in place.

@@ -35,7 +35,13 @@ _DVC_BUSY = "unable to acquire lock|is being blocked by"
 _OUT_OF_MEMORY = "out of memory|can(no|')t allocate memory|bad_alloc"  # of CUDA, torch and C++
 
 
-class InputError(Exception):
+class Reported(Exception):
+    """An error that ends a command with its message alone, without a traceback, and with its exit status."""
+
+    status: int = EXIT_BUG
+
+
+class InputError(Reported):
     """Bad parameters, data or environment; the message names the field, its value and the remedy.
 
     The command line prints the message alone (no traceback) and exits with status 2. A retry cannot help.
@@ -44,19 +50,19 @@ class InputError(Exception):
     status = EXIT_BAD_INPUT
 
 
-class Unavailable(RuntimeError):
+class Unavailable(Reported):
     """A server or a GPU is unavailable now and may be back later. Exit status 75: a retry can help."""
 
     status = EXIT_UNAVAILABLE
 
 
-class NoSpace(RuntimeError):
+class NoSpace(Reported):
     """The disk is full. Exit status 74: a retry helps only after space has been freed."""
 
     status = EXIT_NO_SPACE
 
 
-class Stopped(RuntimeError):
+class Stopped(Reported):
     """A signal stopped the work at a checkpoint; the next start resumes there. Exit status 143, or 130 after Ctrl-C."""
 
     def __init__(self, message: str, number: int = signal.SIGTERM):
@@ -70,11 +76,6 @@ def leave(status: int) -> NoReturn:
         with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
             stream.flush()
     os._exit(status)
-
-
-def exit_status(error: BaseException) -> int | None:
-    """Return the exit status of one of the errors above; None for any other error, which is a bug."""
-    return error.status if isinstance(error, InputError | NoSpace | Unavailable | Stopped) else None
 
 
 def causes(error: BaseException) -> list[BaseException]:
@@ -106,7 +107,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(isinstance(one, MemoryError) or says_out_of_memory(str(one)) for one in causes(error))
 
 
-_OUTSIDE: tuple[tuple[str, type[NoSpace | Unavailable | InputError], str], ...] = (
+_OUTSIDE: tuple[tuple[str, type[Reported], str], ...] = (
     (_DISK_FULL, NoSpace, "the disk is full ({}); free some space and start again: finished work is kept"),
     (_LOST_GPU, Unavailable, "the GPU is lost ({}); start again once it is back"),
     (_LOST_PROCESS, Unavailable, "another process of this training has ended ({}); see its output, then start again"),
@@ -116,7 +117,7 @@ _OUTSIDE: tuple[tuple[str, type[NoSpace | Unavailable | InputError], str], ...] 
 )
 
 
-def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | None:
+def outside_cause(error: BaseException) -> Reported | None:
     """Return the environment problem behind a library's error, else None.
 
     The disk is full, the GPU or another process of a training is lost, a server is away, a database is damaged, another
@@ -132,3 +133,8 @@ def outside_cause(error: BaseException) -> NoSpace | Unavailable | InputError | 
         text = f"{error.filename}: {error.strerror}"
         return InputError(f"{text}; choose another path, or change that file or its permissions")
     return None
+
+
+def reported_error(error: BaseException) -> Reported | None:
+    """Return the error to report in one message: this one, or the environment problem behind it; None for a bug."""
+    return error if isinstance(error, Reported) else outside_cause(error)

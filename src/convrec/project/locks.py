@@ -1,4 +1,4 @@
-"""Locks of the project folder: one flow run at a time, one process for each stage, and one writer of a folder."""
+"""Locks of the project folder: one flow run at a time, and one process for each stage."""
 
 import fcntl
 import logging
@@ -50,12 +50,3 @@ def hold_stage(stage: str) -> None:
     except BlockingIOError:
         logger.info("another process is still running %s in this folder; waiting for its end", stage)
         fcntl.flock(lock, fcntl.LOCK_EX)
-
-
-@contextmanager
-def lock_file(path: Path) -> Iterator[None]:
-    """Wait until no other process holds the lock of this file, then hold it during the block."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

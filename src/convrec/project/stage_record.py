@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from convrec.project.atomic import write_text
-from convrec.project.errors import exit_status, outside_cause
+from convrec.project.errors import reported_error
 from convrec.project.redaction import redact
 
 _MESSAGE = 2000  # characters
@@ -45,7 +45,7 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
         yield writer
         writer.update(state="finished")
     except BaseException as error:
-        reported = error if exit_status(error) else outside_cause(error)
+        reported = reported_error(error)
         message = str(reported) if reported else f"{type(error).__name__}: {error}"
         with suppress(OSError):  # the disk may be full
             writer.update(state="failed", message=redact(message)[:_MESSAGE])

@@ -10,7 +10,7 @@ import pandas as pd
 
 from convrec.classical.guidance import load_guide
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, read_rows
+from convrec.data.conversations import SPLITS, Row, read_rows
 from convrec.evaluation.baselines import kept_baselines
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.comparison import MIN_PERSONS
@@ -35,7 +35,6 @@ Contestant = tuple[str, ModelFiles]  # a version's number and its files
 
 TIMED_PROMPTS = 30
 _PERCENTILE = 0.95
-_SPLITS = ("test", "train", "validation")
 
 
 def compare_versions(
@@ -46,9 +45,9 @@ def compare_versions(
     Cached lists are reused. The latency is that of single conversations (see `latencies`). Raises `InputError` if the
     data have not been made yet, or a version recommends from another catalog.
     """
-    for split in _SPLITS:
+    for split in SPLITS:
         paths.require_split(split)
-    data = {**{split: file_md5(paths.split(split)) for split in _SPLITS}, "catalog": file_md5(paths.catalog)}
+    data = {**{split: file_md5(paths.split(split)) for split in SPLITS}, "catalog": file_md5(paths.catalog)}
     cutoffs = params.common.cutoffs
     columns = {name: resolve_metric(name, cutoffs, name) for name in policy.metrics()}
     evaluation = Evaluation.of_split(paths, "test", **params.evaluation())

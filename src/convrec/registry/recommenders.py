@@ -58,12 +58,11 @@ def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
             "or a folder with config.json"
         )
     params, catalog = load_params(), Paths().catalog
-    check_model(folder, f"--model {name}", params.base_model.trust_remote_code)
+    trust, settings = params.base_model.trust_remote_code, ListSettings(**params.list_settings())
+    check_model(folder, f"--model {name}", trust)
     if not catalog.is_file():
         raise InputError(f"{catalog}: a model's folder needs the project's catalog; run `dvc repro data` first")
-    common, trust = params.common, params.base_model.trust_remote_code
-    settings = ListSettings(**params.list_settings())
-    return ModelFiles(folder, catalog, settings, common.device, trust, Paths().guidance)
+    return ModelFiles(folder, catalog, settings, params.common.device, trust, Paths().guidance)
 
 
 class RegistrySource:

@@ -99,11 +99,6 @@ def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
     return {} if model is None else {alias: str(number) for alias, number in model.aliases.items()}
 
 
-def aliases_of(number: str) -> list[str]:
-    """Return the aliases of a version, sorted."""
-    return sorted(alias for alias, holder in read_aliases(mlflow.MlflowClient()).items() if holder == str(number))
-
-
 def all_versions(client: mlflow.MlflowClient) -> list[ModelVersion]:
     """Return all versions, newest first."""
     found = client.search_model_versions(f"name = '{model_name()}'")
@@ -314,11 +309,6 @@ def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":
     with _reading(uri):
         files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
     return read_version(Path(files), uri)
-
-
-def download_checkpoint(uri: str) -> Path:
-    """Return the Hugging Face folder of a registered version. Raises as `download_version` does."""
-    return download_version(uri).checkpoint
 
 
 def served_versions(with_challenger: bool) -> dict[str, str]:

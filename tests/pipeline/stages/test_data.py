@@ -21,7 +21,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.service.feedback import Answer, Event, FeedbackStore, Shown
 from convrec.service.feedback.store import export
-from tests.small_project import ROOT, SHRUNK, set_params
+from tests.small_project import make_stages, set_params
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,7 @@ def make(tmp_path, make_store):
     """Writes a project with these parameters of its data, beside an empty store."""
 
     def project(**data):
-        (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-        set_params(tmp_path, {**SHRUNK, "data": data})
+        make_stages(tmp_path, {"data": data})
         make_store(tmp_path)
         return tmp_path
 
@@ -70,10 +69,11 @@ def _games(number=60):
     return [{"title": title, "themes": [THEMES[n % 10], THEMES[n // 10 % 10]]} for n, title in enumerate(titles)]
 
 
-def _write_games(folder, games, rows):
+def _write(folder, items, rows):
+    """Write the files of a source: NAME/NAME.jsonl with the items, and the conversations."""
     folder.mkdir()
-    for name, lines in (("games.jsonl", games), ("conversations.jsonl", rows)):
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    for name, lines in ((folder.name, items), ("conversations", rows)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 def _game_rows(games, number=150):
@@ -106,7 +106,7 @@ def _game_rows(games, number=150):
 
 def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
     games = _games()
-    _write_games(tmp_path / "games", games[: len(games) // 2], _game_rows(games))
+    _write(tmp_path / "games", games[: len(games) // 2], _game_rows(games))
     project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
     world = Paths(project).world
     world.parent.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
 def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make, cli, monkeypatch):
     games = _games()
     named = [{**game, "title": f"{game['title']}: the game"} for game in games]
-    _write_games(tmp_path / "games", named, _game_rows(games))
+    _write(tmp_path / "games", named, _game_rows(games))
     monkeypatch.chdir(make(source="files", path="games", catalog="games.jsonl", **BY_SHARE))
     status, _, error = cli("run", "data")
     assert status == 2 and "100.0 % of the test split's ground truth is not in the catalog" in error
@@ -155,7 +155,6 @@ def test_ground_truth_that_is_all_outside_the_catalog_is_an_error(tmp_path, make
 
 @pytest.mark.parametrize("column", ["year", "published"])
 def test_a_catalog_whose_years_have_another_name_is_a_warning(tmp_path, make, caplog, column):
-    (tmp_path / "books").mkdir()
     books = [{"title": f"Book {n}", column: 1990 + n % 30} for n in range(40)]
     rows = [
         {
@@ -165,19 +164,16 @@ def test_a_catalog_whose_years_have_another_name_is_a_warning(tmp_path, make, ca
         }
         for n in range(60)
     ]
-    for name, lines in (("catalog.jsonl", books), ("conversations.jsonl", rows)):
-        (tmp_path / "books" / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _write(tmp_path / "books", books, rows)
     with caplog.at_level("INFO"):
-        _run(make(source="files", path="books", catalog="catalog.jsonl", **BY_SHARE), "data")
+        _run(make(source="files", path="books", catalog="books.jsonl", **BY_SHARE), "data")
     assert ("name its column `year`" in caplog.text) == (column == "published")
     assert "40 items; rows: 40 train, 9 validation, 11 test" in caplog.text
 
 
 def _song_files(folder, number=60):
     """Write songs, most of which share title and year with another, and conversations that name them in every way."""
-    folder.mkdir()
     songs = [{"id": n, "title": f"Hello {n // 3}", "year": 2015, "artist": f"Artist {n % 3}"} for n in range(number)]
-    (folder / "songs.jsonl").write_text("".join(json.dumps(song) + "\n" for song in [*songs, songs[0]]))
     draw, rows = random.Random(5), []
     for n in range(number):
         one, other, third = draw.sample(songs, 3)
@@ -190,7 +186,7 @@ def _song_files(folder, number=60):
             }
         )
         rows[-1]["named"] = [f"{song['title']} - {song['artist']} (2015)" for song in (one, other, third)]
-    (folder / "conversations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _write(folder, [*songs, songs[0]], rows)
     return [song["named"] for song in rows]
 
 
@@ -219,7 +215,7 @@ def test_a_conversation_that_names_nearly_the_whole_catalog_is_an_error_before_a
         for _ in range(60)
     ]
     rows[3]["seen_titles"] = [game["title"] for game in games if game["title"] != "Uno!"][:9]
-    _write_games(tmp_path / "games", games, rows)
+    _write(tmp_path / "games", games, rows)
     project = make(source="files", path="games", catalog="games.jsonl", **BY_SHARE)
     message = r"split, prompt '\w+': 5 of the catalog's 14 items are left .* fewer than common.list_length = 6; lower"
     with contextlib.chdir(project), pytest.raises(InputError, match=message):

@@ -6,15 +6,13 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows, truths
 from convrec.data.parsing import parse_list
-from tests.small_project import ROOT, SHRUNK, run_in, set_params
+from tests.small_project import make_stages, run_in
 
 
 @pytest.mark.slow
 def test_the_ground_truth_comes_first_in_training_demonstrations_alone(make_store, tmp_path):
-    for name in ("params.yaml", "dvc.yaml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
     own = {"demonstrations": {"until": None, "ground_truth_first": True, "variants": 3}, "sft": {"lists": "adjust"}}
-    set_params(tmp_path, {**SHRUNK, **own})
+    make_stages(tmp_path, own)
     make_store(tmp_path)
     for stage in ("data", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", stage)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.demonstrations.chat_server import PROMPT_TOKENS, ChatServer, completion, reported, sent
-from tests.small_project import ROOT, SHRUNK, run_in, set_params
+from tests.small_project import ROOT, make_stages, run_in, set_params
 
 pytestmark = pytest.mark.slow
 
@@ -40,22 +40,15 @@ def _reply(asked):
 @pytest.fixture
 def project(make_store, tmp_path):
     """A small embedded world whose demonstrations an LLM is to write."""
-    for name in ("params.yaml", "dvc.yaml"):
-        (tmp_path / name).write_text((ROOT / name).read_text())
+    make_stages(tmp_path, {"data": {"synthetic": {"num_conversations": 90}}})
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
-    set_params(tmp_path, {**SHRUNK, "data": {"synthetic": {"num_conversations": 90}}})
     make_store(tmp_path)
     run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", "data")
     return tmp_path
 
 
 def _use(project, server):
-    teacher = {
-        "kind": "llm",
-        "model": "some-model",
-        "base_url": server.url,
-        "max_concurrency": CONCURRENCY,
-    }
+    teacher = {"kind": "llm", "model": "some-model", "base_url": server.url, "max_concurrency": CONCURRENCY}
     set_params(project, {"demonstrations": {"teacher": teacher, "reflect": {"top": 20, "candidates_per_call": 10}}})
 
 

@@ -1,13 +1,12 @@
-import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
-from convrec.project.config.params import Params, load_params, parse_params
+from convrec.pipeline.memory import with_settings
+from convrec.project.config.params import Params, load_params
 from convrec.project.config.profiles import compose, profile_names
 from convrec.project.errors import InputError
 
@@ -15,16 +14,9 @@ DDP = "configs/accelerate/ddp.yaml"
 LORA = {"r": 2, "lora_alpha": 2, "lora_dropout": 0.0}
 
 
-def _changed(**changes: Any) -> dict[str, Any]:
-    """Return the values of params.yaml with changes; `rank_grpo__beta` is the field `beta` of `rank_grpo`."""
-    raw = json.loads(json.dumps(load_params().model_dump()))
-    for key, value in changes.items():
-        *parents, name = key.split("__")
-        section = raw
-        for parent in parents:
-            section = section[parent]
-        section[name] = value
-    return raw
+def _changed(**changes: Any) -> Params:
+    """Return the parameters of params.yaml with changes; `rank_grpo__beta` is the field `beta` of `rank_grpo`."""
+    return with_settings(load_params(), {key.replace("__", "."): value for key, value in changes.items()})
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -57,7 +49,6 @@ def test_every_profile_is_valid(name, tmp_path):
             {"data__test_period": "2022-11-30/2022-12-06"},
             "data: validation_period = 2022-11 does not end before 2022-11-30",
         ),
-        ({"data__source": "reddit"}, "catalog is empty"),
         ({"data__source": "amazon"}, "catalog is empty; source 'amazon' needs the name of its file in data.path"),
         (
             {"data__source": ["amazon", "feedback"], "data__catalog": "info/x.txt"},
@@ -73,7 +64,7 @@ def test_every_profile_is_valid(name, tmp_path):
 )
 def test_mistakes_name_field_value_and_remedy(changes, message):
     with pytest.raises(InputError) as error:
-        parse_params(_changed(**changes), "params.yaml")
+        _changed(**changes)
     assert str(error.value).startswith("params.yaml: ") and message in str(error.value)
 
 
@@ -89,12 +80,12 @@ def test_mistakes_name_field_value_and_remedy(changes, message):
 def test_groups_are_whole_over_the_processes(changes, factors):
     launched = {"rank_grpo__launch": DDP, "rank_grpo__num_processes": 4}
     sizes = {"rank_grpo__per_device_train_batch_size": 2, "rank_grpo__num_generations": 8}
-    raw = _changed(**{**launched, **sizes, **changes})
+    given = {**launched, **sizes, **changes}
     if factors is None:
-        assert parse_params(raw, "test").rank_grpo.group_size == 8
+        assert _changed(**given).rank_grpo.group_size == 8
         return
     with pytest.raises(InputError, match="no multiple of num_generations = 8") as error:
-        parse_params(raw, "test")
+        _changed(**given)
     assert f"per_device_train_batch_size * gradient_accumulation_steps{factors}" in str(error.value)
 
 
@@ -112,33 +103,20 @@ def test_groups_are_whole_over_the_processes(changes, factors):
     ],
 )
 def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
-    raw = _changed(rank_grpo__algorithm="sprec", rank_grpo__constrained=True, rank_grpo__max_steps=10)
-    assert parse_params(raw, "test").rank_grpo.group_size == 2
-    raw["rank_grpo"] |= changes
+    params = _changed(rank_grpo__algorithm="sprec", rank_grpo__constrained=True, rank_grpo__max_steps=10)
+    assert params.rank_grpo.group_size == 2
     with pytest.raises(InputError, match=message):
-        parse_params(raw, "test")
+        with_settings(params, {f"rank_grpo.{name}": value for name, value in changes.items()})
 
 
 def test_periods_are_read_from_text_and_dumped_as_text():
     days = ["2022-11-01", "2022-12-01", "2023-01-01"]
     assert [str(day) for day in load_params().data.split_days()] == days, "validation ends where the test begins"
-    raw = _changed(data__validation_period="2022-11-08/2022-11-14")
-    params = parse_params(raw, "test")
+    params = _changed(data__validation_period="2022-11-08/2022-11-14")
     assert [str(day) for day in params.data.split_days()] == ["2022-11-08", "2022-11-15", *days[1:]]
-    assert params.model_dump() == raw
-    raw["data"] |= {"source": "files", "catalog": "catalog.csv", "validation_period": None, "test_period": None}
-    assert parse_params(raw, "test").data.split_days() == []
-
-
-def test_files_are_read_as_dvc_reads_them(tmp_path):
-    path = tmp_path / "params.yaml"
-    with pytest.raises(InputError, match="no such file"):
-        load_params(path)
-    path.write_text("common: [", encoding="utf-8")
-    with pytest.raises(InputError, match="not YAML"):
-        load_params(path)
-    path.write_text(Path("params.yaml").read_text().replace("beta: 0.01", "beta: 1e-2"), encoding="utf-8")
-    assert load_params(path).rank_grpo.beta == 1e-2
+    assert params.model_dump()["data"]["validation_period"] == "2022-11-08/2022-11-14"
+    none = {"data__validation_period": None, "data__test_period": None}
+    assert _changed(data__source="files", data__catalog="catalog.csv", **none).data.split_days() == []
 
 
 def test_every_whole_number_has_bounds():
@@ -164,22 +142,15 @@ def test_config_imports_no_torch():
 
 
 def test_the_instruction_is_in_the_domain_s_words():
-    common = parse_params(_changed(common__domain__items="board games"), "test").common
+    common = _changed(common__domain__items="board games").common
     assert common.prompt_instruction == "Recommend {list_length} board games."
     assert common.prompt_parameters()["instruction"] == common.prompt_instruction
-    assert parse_params(_changed(common__instruction=None), "test").common.prompt_instruction is None
+    assert _changed(common__instruction=None).common.prompt_instruction is None
 
 
 @pytest.mark.parametrize(
-    ("sources", "ordered"),
-    [
-        ("interactions", True),
-        (["interactions", "feedback"], False),
-        ("synthetic", False),
-        (["synthetic", "feedback"], False),
-        ("redial", False),
-    ],
+    ("sources", "ordered"), [("interactions", True), (["interactions", "feedback"], False), ("synthetic", False)]
 )
 def test_histories_have_an_order_if_all_sources_have_one(sources, ordered):
-    params = parse_params(_changed(data__source=sources), "params.yaml")
+    params = _changed(data__source=sources)
     assert params.baseline_options()["ordered"] == params.data.is_ordered == ordered

@@ -1,6 +1,5 @@
 import hashlib
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from convrec.registry.tracking.describe import DIGEST_TAG, VERSIONS, changed_by_runs, read_versions, version_tags
-from tests.small_project import ROOT, commit, run_in
+from tests.small_project import ROOT, commit, make_repository, run_in
 
 GRAPH = f"""stages:
   data:
@@ -45,7 +44,7 @@ def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
     for file in files:
         file.parent.mkdir(exist_ok=True)
         file.write_text("before")
-    subprocess.run(["git", "init", "-q"], check=True)
+    make_repository(tmp_path)
     commit(tmp_path, "start")
     files[0].write_text("after")
     files[1].unlink()
@@ -82,9 +81,7 @@ def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
 def client(make_store, tmp_path, monkeypatch):
     """The client of a store in a repository with raw data and a stage."""
     monkeypatch.chdir(tmp_path)
-    run_in(tmp_path, "git", "init", "--quiet")
-    run_in(tmp_path, "git", "config", "user.name", "test")
-    run_in(tmp_path, "git", "config", "user.email", "test@localhost")
+    make_repository(tmp_path)
     Repo.init(".").close()
     Path(".gitignore").write_text("/mlruns/\n/runs/\n")
     Path("dvc.yaml").write_text(GRAPH)
@@ -103,7 +100,7 @@ def _month(text: str) -> str:
         repo.reproduce()
     tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False)
     commit(Path(), text)
-    return run
+    return run.run_id
 
 
 def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):

@@ -112,19 +112,19 @@ def test_the_journal_of_a_run_that_the_server_has_not_is_kept(client, project, c
 def test_runs_of_pipelines_and_groups_are_nested(client, project):
     pipeline = tracking.start_pipeline_run("train tiny", {"profile": "tiny"}, {"common": {"seed": 17, "k": [5, 10]}})
     with (
-        tracking.group_run("compare", {}, parent=pipeline) as comparison,
+        tracking.group_run("compare", {}, parent=pipeline.run_id) as comparison,
         tracking.group_run("grpo", {"algorithm": "grpo"}, parent=comparison.run_id) as algorithm,
         tracking.stage_run("grpo seed 1", {}, {"stage": "rank_grpo"}, project / "r.json", algorithm.run_id) as seed,
     ):
-        tracking.log_text(pipeline, {"changed": 1}, "changes/diff.json")
+        pipeline.log_text({"changed": 1}, "changes/diff.json")
     chain = [client.get_run(run.run_id).data.tags[tracking.PARENT_TAG] for run in (seed, algorithm, comparison)]
-    assert chain == [algorithm.run_id, comparison.run_id, pipeline]
+    assert chain == [algorithm.run_id, comparison.run_id, pipeline.run_id]
     assert client.get_run(seed.run_id).data.tags["stage"] == "rank_grpo"
     tracking.end_pipeline_run(pipeline, Paths(), "FAILED")
-    found = client.get_run(pipeline)
+    found = client.get_run(pipeline.run_id)
     assert found.info.status == "FAILED" and found.info.run_name.startswith("train tiny 2")
     assert found.data.params == {"common.seed": "17", "common.k": "[5,10]"}
-    assert [artifact.path for artifact in client.list_artifacts(pipeline)] == ["changes"]
+    assert [artifact.path for artifact in client.list_artifacts(pipeline.run_id)] == ["changes"]
 
 
 def test_no_secret_reaches_server_journal_or_files(server, client, project, monkeypatch, caplog):

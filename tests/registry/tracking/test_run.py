@@ -12,8 +12,7 @@ from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.registry import tracking
 from tests.registry.tracking.server import free_port
-
-ROOT = Path(__file__).parents[3]
+from tests.small_project import ROOT
 
 
 def test_a_stage_records_the_machine(project, make_store, monkeypatch):
@@ -44,7 +43,7 @@ def test_the_list_of_runs_has_columns_for_the_test_result_and_the_decision(proje
     assert metric.removeprefix("metrics.").strip("`") in recorded and view["name"] == key
     run = tracking.start_pipeline_run("train tiny", {})
     tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False, decision="promoted")
-    assert client.get_run(run).data.tags[tag.removeprefix("tags.").strip("`")] == "promoted"
+    assert client.get_run(run.run_id).data.tags[tag.removeprefix("tags.").strip("`")] == "promoted"
 
 
 def test_the_address_of_the_runs_is_printed_once_the_server_answers(tmp_path):

@@ -18,8 +18,10 @@ from convrec.registry.versions import CHAMPION, model_name
 from convrec.service.feedback.store import FeedbackStore
 from convrec.service.monitoring.window import read_feedback
 from tests.answers import make_answer
+from tests.classical.test_embedding import _make_model
 from tests.registry.registered import add_version, create_name
 from tests.service.monitoring.conftest import CHANGE, end_of
+from tests.small_project import set_params
 
 CHANGED = {"conversations", "named_items", "accepted_before", "acceptance"}
 
@@ -60,6 +62,17 @@ def test_the_change_is_an_alarm_in_its_first_week_and_not_before(project, cli):
     assert {"monitoring.html", "monitoring.json"} <= set(names)
     page = Path(found["report"]).read_text(encoding="utf-8")
     assert page.count('<span class="tag">alarm</span>') == len(alarms) and "NDCG@20 0.4302" in page
+
+
+def test_a_sentence_transformer_embeds_the_conversations(project, cli, tmp_path):
+    path = Path("params.yaml")
+    content = path.read_text()
+    set_params(project, {"demonstrations": {"embedder": {"name": _make_model(tmp_path, 0)}}})
+    try:
+        ended = cli("monitor", "--until", _day(0))
+    finally:
+        path.write_text(content)
+    assert ended.status == 0 and "conversations: ok: " in ended.out
 
 
 def test_a_week_without_answers_is_not_judged(project, cli):

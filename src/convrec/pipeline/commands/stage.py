@@ -74,10 +74,10 @@ def _run_recorded(stage: str, params: "Params", section: "Section") -> None:
     """Run the stage with its record in `runs/` and its run in MLflow."""
     paths = Paths()
     with recorded(stage, paths.record(stage)) as writer:
-        from convrec.registry.tracking import data_tags, shown_uri, stage_run
+        from convrec.registry.tracking import shown_uri, stage_run
 
         values = {"common": params.common.model_dump(), stage: section.model_dump()}
-        with stage_run(stage, values, params.tags() | data_tags(paths)) as run:
+        with stage_run(stage, values, params.tags()) as run:
             writer.update(run_id=run.run_id, tracking_uri=shown_uri())
             _work(stage, params, paths, run)
             end_processes()

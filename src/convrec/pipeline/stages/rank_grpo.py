@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from filelock import FileLock
 from transformers import PrinterCallback
 
 from convrec.classical.guidance import Guidance
@@ -23,7 +24,6 @@ from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
-from convrec.project.locks import lock_file
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -248,9 +248,9 @@ def find_start(params: Params, paths: Paths) -> str:
     if start == "sft":
         return str(paths.model("sft"))
     if start.startswith("models:/"):
-        from convrec.registry.versions import download_checkpoint  # noqa: PLC0415  (imports mlflow)
+        from convrec.registry.versions import download_version  # noqa: PLC0415  (imports mlflow)
 
-        model = download_checkpoint(start)
+        model = download_version(start).checkpoint
     else:
         model = find_model(start, "rank_grpo.start", trust)
     logger.info("starting from the weights of %s, with a new optimizer and schedule, at step 0", start)
@@ -265,7 +265,7 @@ def _with_new_items(model: Path, catalog_file: Path, trust_remote_code: bool) ->
     if not keep_up(load_tokenizer(model, trust_remote_code=trust_remote_code), catalog):
         return model
     folder = CHECKPOINTS / "starts" / fingerprint({"model": str(model)}, [*model_files(model), catalog_file])
-    with lock_file(folder.with_suffix(".lock")):  # the processes of a launch do not know each other yet
+    with FileLock(folder.with_suffix(".lock")):  # the processes of a launch do not know each other yet
         if not folder.is_dir():
             new = folder.with_suffix(".partial")
             write_with_new_items(model, new, catalog, trust_remote_code)

@@ -18,7 +18,6 @@ from convrec.registry.tracking.run import (
     SilentRun,
     end_pipeline_run,
     group_run,
-    log_text,
     run_address,
     runs_page,
     shown_address,

@@ -16,13 +16,12 @@ import orjson
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from convrec.project.atomic import write_bytes
+from convrec.project.atomic import write_text
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
 from convrec.project.results import write_json
 from convrec.registry.tracking.describe import (
-    DATA_TAGS,
     DESCRIPTION_TAG,
     PARENT_TAG,
     VERSIONS,
@@ -128,18 +127,16 @@ class SilentRun(Run):
     log_metrics = log_params = set_tags = log_artifact = log_text = log_versions = log_dataset = close = _ignore
 
 
-_open: dict[str, Run] = {}  # pipeline runs that this process started, by id
-
-
 def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, parent: str | None = None) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
-    The journals of processes that ended are sent in the background. Raises as `connect` does.
+    The stage `data` gets the tags of its data at its end. The journals of processes that ended are sent in the
+    background. Raises as `connect` does.
     """
     experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
-    parent_tag = {PARENT_TAG: parent} if parent else {}
-    all_tags = {"mlflow.user": user_name(), **git_state(), **version_tags(files), **tags, **parent_tag}
+    made_from = git_state() | version_tags(files) | ({} if tags.get("stage") == "data" else data_tags(Paths()))
+    all_tags = {"mlflow.user": user_name(), **made_from, **tags, **({PARENT_TAG: parent} if parent else {})}
     try:
         client = mlflow.MlflowClient(tracking_uri())
         created = client.create_run(experiment, started, redact_all(all_tags, redactor()), redact(name))
@@ -195,16 +192,12 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    makes_data = stage == "data"  # the present version is that of the run before
-    if makes_data:
-        tags = {key: value for key, value in tags.items() if key not in DATA_TAGS}
-    parent = parent or os.environ.get(PARENT_VARIABLE)
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent)
+    run = _open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
     if run_file is not None:
-        write_bytes(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}))
+        write_text(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}).decode())
     with _ended(run), _system_metrics(run.run_id):
         yield run
-        if makes_data:
+        if stage == "data":
             run.set_tags(data_tags(Paths()))
 
 
@@ -215,18 +208,16 @@ def group_run(
     return _ended(_open_run(name, tags, params, parent))
 
 
-def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> str:
-    """Open the parent run of one pipeline run, with the time in its name, and return its id.
+def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> Run:
+    """Open the parent run of one pipeline run, with the time in its name.
 
     `end_pipeline_run` ends it. If this process dies, the next process that finds its journal ends it as killed.
     """
-    run = _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params)
-    _open[run.run_id] = run
-    return run.run_id
+    return _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params)
 
 
 def end_pipeline_run(
-    run_id: str, paths: Paths, status: str, whole: bool = True, summary: str = "", decision: str = ""
+    run: Run, paths: Paths, status: str, whole: bool = True, summary: str = "", decision: str = ""
 ) -> None:
     """Close the parent run with the status FINISHED, FAILED or KILLED.
 
@@ -234,7 +225,7 @@ def end_pipeline_run(
     which MLflow shows as the run's description. A finished run of the `whole` graph also gets the test metrics and the
     run's report with the decision.
     """
-    run, files = _open.pop(run_id), read_versions(paths.root)
+    files = read_versions(paths.root)
     try:
         run.log_versions(files)
         own = {name: text for name, text in ((DESCRIPTION_TAG, summary), (DECISION_TAG, decision)) if text}
@@ -280,8 +271,3 @@ def shown_address(page: str) -> str | None:
     """Return the web address of a page of the tracking server; None for a local store."""
     uri = shown_uri()
     return f"{uri.rstrip('/')}/#/{page}" if uri.startswith("http") else None
-
-
-def log_text(run_id: str, content: str | dict[str, Any], path: str) -> None:
-    """Record a text, or a mapping as JSON, as an artifact of a pipeline run that this process started."""
-    _open[run_id].log_text(content, path)
