@@ -41,7 +41,7 @@ def marker(tmp_path, monkeypatch) -> Path:
         load_model,
         load_config,
         lambda folder: find_model(str(folder), "--model"),
-        lambda folder: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
+        lambda folder: TransformersEngine.load(str(folder), None, "cpu", 1, 8, 1.0),
         lambda folder: Recommender.load(folder, folder.with_name("catalog.parquet"), SETTINGS),
     ],
     ids=["model", "configuration", "--model", "engine", "recommender"],
@@ -71,10 +71,10 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
     config = params.base_model.model_copy(update={"name": str(folder)})
     assert not config.trust_remote_code
     with pytest.raises(InputError, match=PARAMETER):
-        base_model._copy_pretrained(params.model_copy(update={"base_model": config}), Paths())
+        base_model._copy_pretrained(params.model_copy(update={"base_model": config}), Paths(), CATALOG)
     assert not marker.exists() and not Path("models").exists()
     trusting = config.model_copy(update={"trust_remote_code": True})
-    base_model._copy_pretrained(params.model_copy(update={"base_model": trusting}), Paths())
+    base_model._copy_pretrained(params.model_copy(update={"base_model": trusting}), Paths(), CATALOG)
     assert marker.exists()
     marker.unlink()
     with pytest.raises(InputError, match=PARAMETER):

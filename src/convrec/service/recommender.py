@@ -105,8 +105,8 @@ class Recommender:
         `guidance` is the folder of what guides its lists.
         """
         files = ModelFiles(Path(model), Path(catalog), settings, device, trust_remote_code)
-        items, tokenizer = files.load_texts()
-        with standalone(files.checkpoint, items, trust_remote_code) as folder:
+        items, tokenizer, newer = files.load_texts()
+        with standalone(files.checkpoint, newer, trust_remote_code) as folder:
             loaded = load_model(folder, trust_remote_code=trust_remote_code, dtype="auto")
         guide = load_guide(None if guidance is None else Path(guidance), items)
         return cls(loaded.to(pick_device(device)), tokenizer, items, settings, guide)
