@@ -55,6 +55,16 @@ def test_first_unseen_keeps_the_order_and_leaves_out_every_film_of_a_seen_title(
     assert catalog.first_unseen(order, [], 10**6) == list(reversed(catalog.items))
 
 
+def test_spellings_are_read_once_and_only_for_a_title_that_no_item_has(monkeypatch):
+    read = []
+    monkeypatch.setattr("convrec.data.catalog.spellings", lambda title: read.append(title) or {title})
+    films = Catalog([Item("Heat", 1995, aliases=("Fuego",)), Item("Up", 2009)])
+    assert films.find("HEAT", 1994) == 0 and films.readings("Fuego", None) == [0] and films.readings("up", 2010) == [1]
+    assert films.index_of_line("Up (2009)") == 1 and read == []
+    assert films.readings("Jaws", None) == films.readings("Jaws", 1975) == []
+    assert sorted(read) == ["Fuego", "Heat", "Jaws", "Jaws", "Up"]
+
+
 def test_a_year_confirms_what_a_spelling_alone_does_not():
     films = Catalog(
         [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]

@@ -46,8 +46,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     machine = {"max_prompt_length": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.1}
-    trie = make_trie(load_tokenizer(options.model))
-    engine = VllmEngine.load(options.model, "cpu", 4, trie.longest(REQUESTS[0].length), 1.0, trie, **machine)
+    tokenizer = load_tokenizer(options.model)
+    trie = make_trie(tokenizer)
+    engine = VllmEngine.load(options.model, tokenizer, "cpu", 4, trie.longest(REQUESTS[0].length), 1.0, trie, **machine)
     lists = []
     for penalty in PENALTIES:
         shared = (engine._model, engine.tokenizer, 4, MAX_NEW, penalty)

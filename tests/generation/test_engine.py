@@ -23,7 +23,8 @@ def model(tmp_path_factory) -> Path:
 
 
 def _engine(model: Path, repetition_penalty: float, batch_size: int = 4, trie=None) -> TransformersEngine:
-    return TransformersEngine.load(str(model), "cpu", batch_size, MAX_NEW, repetition_penalty, trie)
+    tokenizer = load_tokenizer(model)
+    return TransformersEngine.load(str(model), tokenizer, "cpu", batch_size, MAX_NEW, repetition_penalty, trie)
 
 
 def test_the_repetition_penalty_keeps_a_model_from_repeating_itself(model):

@@ -13,7 +13,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import add_item_tokens, co_occurrence_vectors
-from convrec.generation.line_tokens import completion_tokens, item_token, item_tokens
+from convrec.generation.line_tokens import completion_tokens, item_token, item_tokens, keep_up
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.trie import ListRequest, catalog_trie
@@ -129,9 +129,9 @@ def test_another_catalog_changes_nothing_but_its_new_and_its_lost_items(tmp_path
     new = Catalog([*old.items[300:], *(Item(f"Work {n}", 2025, {"genres": GENRES[n % 3]}) for n in range(500))])
     model, tokenizer = _made(catalog=old)
     folder = save(tmp_path / "model", model, tokenizer)
-    with standalone(folder, old) as same:
+    with standalone(folder, keep_up(load_tokenizer(folder), old)) as same:
         assert same == folder
-    with standalone(folder, new) as copied:
+    with standalone(folder, keep_up(load_tokenizer(folder), new)) as copied:
         assert copied != folder
         later, its_tokenizer = load_model(copied), load_tokenizer(copied)
         before, after = model.get_input_embeddings().weight, later.get_input_embeddings().weight

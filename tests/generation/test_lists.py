@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.wishes import Wish
-from convrec.generation import jump_forward
+from convrec.generation import jump_forward, pretrained
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, keep_wishes, list_writer
 from convrec.generation.model_folders import standalone
@@ -148,6 +148,18 @@ def test_lists_from_the_catalog_alone(model, asked):
         InputError, match=r"evaluate\.constrained: prompt 'q': a list of 3 items .*; or set it to false"
     ):
         check_constraint(model, rows, smaller, 3)
+
+
+def test_the_lists_of_a_model_take_one_load_of_its_tokenizer(model, asked, monkeypatch):
+    loads = []  # each asks for the chat template
+    monkeypatch.setattr(pretrained, "fixed_template", lambda own, what: loads.append(what) or own.chat_template)
+    rows, films = (
+        [{**row, "seen_titles": []} for row in ROWS[:2]],
+        Catalog([Item(t, 1995) for t in ("Heat", "Up", "M")]),
+    )
+    for catalog in (None, films):
+        model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog)
+    assert asked == [2, 2] and loads == [str(model)] * 2
 
 
 def test_one_engine_writes_the_lists_of_all_weights(model, asked, monkeypatch):

@@ -30,9 +30,10 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_lists_are_valid_and_those_of_the_cpu(folder, device, penalty):
     """A batch on the device gives what the CPU gives for each prompt alone, in float32."""
-    trie, prompts = make_trie(load_tokenizer(folder)), prompts_of(len(REQUESTS))
+    tokenizer, prompts = load_tokenizer(folder), prompts_of(len(REQUESTS))
+    trie = make_trie(tokenizer)
     lists, alone = (
-        TransformersEngine.load(str(folder), where, batch, 64, penalty, trie).generate(prompts, REQUESTS)
+        TransformersEngine.load(str(folder), tokenizer, where, batch, 64, penalty, trie).generate(prompts, REQUESTS)
         for where, batch in ((device, len(prompts)), ("cpu", 1))
     )
     assert lists == alone
@@ -46,7 +47,7 @@ def test_masks_on_the_gpu_are_those_of_the_cpu(folder):
     """Those of the allowed tokens in the loss, at each position of the lists."""
     tokenizer = load_tokenizer(folder)
     trie = make_trie(tokenizer)
-    engine = TransformersEngine.load(str(folder), "cpu", len(REQUESTS), 64, 1.0, trie)
+    engine = TransformersEngine.load(str(folder), tokenizer, "cpu", len(REQUESTS), 64, 1.0, trie)
     written = engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS)
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(own) for own in written], batch_first=True, padding_value=tokenizer.eos_token_id

@@ -44,7 +44,7 @@ def marker(tmp_path, monkeypatch) -> Path:
         load_model,
         load_config,
         lambda folder: find_model(str(folder), "--model"),
-        lambda folder: TransformersEngine.load(str(folder), "cpu", 1, 8, 1.0),
+        lambda folder: TransformersEngine.load(str(folder), None, "cpu", 1, 8, 1.0),
         lambda folder: Recommender.load(ModelFiles(folder, folder.with_name("catalog.parquet"), SETTINGS)),
     ],
     ids=["model", "configuration", "--model", "engine", "recommender"],
@@ -70,12 +70,12 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
     folder = save_model_with_code(tmp_path / "model", marker)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base_model, "item_tokens", lambda _: {})  # whose rows need the catalog
-    params = with_settings(load_params(ROOT / "params.yaml"), {"base_model.name": str(folder)})
+    params = with_settings(load_params(ROOT / "params.yaml"), {"base_model.name": str(folder), "common.item_tokens": False})
     assert not params.base_model.trust_remote_code
     with pytest.raises(InputError, match=PARAMETER):
-        base_model._copy_pretrained(params, Paths())
+        base_model._copy_pretrained(params, Paths(), CATALOG)
     assert not marker.exists() and not Path("models").exists()
-    base_model._copy_pretrained(with_settings(params, {"base_model.trust_remote_code": True}), Paths())
+    base_model._copy_pretrained(with_settings(params, {"base_model.trust_remote_code": True}), Paths(), CATALOG)
     assert marker.exists()
     marker.unlink()
     with pytest.raises(InputError, match=PARAMETER):

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
+from convrec.data.catalog import Catalog
 from convrec.service.served import Batcher, ServedModel
-from tests.service.recommending import CATALOG, LOOP, WORDS, make_recommender
+from tests.service.recommending import CATALOG, LOOP, WORDS, make_recommender, served
 
 RECOMMENDER = make_recommender()
 LINES = [str(item) for item in CATALOG.items]
@@ -86,3 +87,10 @@ def test_reasons_are_those_of_the_recommender_and_only_given_if_wanted(model):
         found = asyncio.run(model.ask("I loved Heat", n=14, reasons=wanted)).reasons
         assert [row.reasons for row in expected] == ([tuple(own) for own in found] if wanted else [None] * 14)
     assert ("Like Heat (1975): crime, drama",) in [row.reasons for row in expected]
+
+
+def test_a_warm_model_has_read_the_spellings_of_its_catalog(monkeypatch):
+    model, read = served("1", make_recommender(catalog=Catalog(CATALOG.items))), []
+    model.warm()
+    monkeypatch.setattr("convrec.data.catalog.spellings", lambda title: read.append(title) or {"heat"})
+    assert model.translator.knows("HEAT!") and read == ["HEAT!"]

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from convrec.data.parquet import parquet_frame
+from convrec.data.parquet import parquet_rows
 from convrec.data.quarantine import Quarantine, as_text
 from convrec.data.titles import (
     LONGEST_TITLE,
@@ -99,30 +101,23 @@ class Catalog:
         if not self.items:
             raise InputError("catalog: it holds no item; give a file with at least one title")
         self._made: dict[Callable[[Catalog], Any], Any] = {}
-        self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
         self.folded_titles = tuple(fold(item.title) for item in self.items)
         self._ids: dict[str, int] = {}
-        self._spellings: dict[str, list[int]] = {}
-        self._loose: dict[str, list[int]] = {}
-        same_line: dict[tuple[str, int | None], list[int]] = {}  # by folded title and year
-        for index, item in enumerate(self.items):
+        self._titles: dict[str, list[int]] = {}  # folded title or alias -> indices, those of the title first
+        for index, (item, folded) in enumerate(zip(self.items, self.folded_titles, strict=True)):
             if self._ids.setdefault(item.id, index) != index:
                 raise InputError(f"catalog: {item} stands twice, with the id {item.id!r}; remove one of the two rows")
-            folded = self.folded_titles[index]
-            same_line.setdefault((folded, item.year), []).append(index)
-            _enter(self._titles, folded, index)
-            for title in (item.title, *item.aliases):
-                _enter(self._loose, loose(title), index)
-                for spelling in spellings(title):
-                    _enter(self._spellings, spelling, index)
+            self._titles.setdefault(folded, []).append(index)
+        same_line: dict[tuple[str, int | None], list[int]] = {}  # by folded title and year
+        for folded, indices in self._titles.items():
+            for index in indices if len(indices) > 1 else ():
+                same_line.setdefault((folded, self.items[index].year), []).append(index)
+        self._same_line = sorted(indices for indices in same_line.values() if len(indices) > 1)
+        unclear = {index for indices in self._same_line for index in indices}
+        self._lines = {str(item): index for index, item in enumerate(self.items) if index not in unclear}
         for index, item in enumerate(self.items):
-            for alias in item.aliases:
-                if fold(alias) != self.folded_titles[index]:
-                    _enter(self._titles, fold(alias), index)
-        self._dated = {key: indices[0] for key, indices in same_line.items() if len(indices) == 1}
-        self._same_line = [indices for indices in same_line.values() if len(indices) > 1]
-        self._entries = tuple(Entry(item.title, item.year, index) for index, item in enumerate(self.items))
-        self._lines = {str(self.items[index]): index for index in self._dated.values()}
+            for folded in set(map(fold, item.aliases)) - {self.folded_titles[index]}:
+                self._titles.setdefault(folded, []).append(index)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -139,7 +134,7 @@ class Catalog:
     def entry_of_line(self, text: str) -> Entry | None:
         """Return the item whose line is exactly `text`, else None: the parser's fast path, one look-up."""
         index = self._lines.get(text)
-        return None if index is None else self._entries[index]
+        return None if index is None else Entry(self.items[index].title, self.items[index].year, index)
 
     def index_of_line(self, text: str) -> int | None:
         """Return the index of the item whose line is exactly `text`, else None."""
@@ -159,8 +154,6 @@ class Catalog:
         Without a year, the title must be unambiguous: the one item of it, or the one that has no year.
         """
         folded = fold(title)
-        if year is not None and (same := self._dated.get((folded, year))) is not None:
-            return same
         indices = self._titles.get(folded, [])
         if year is not None:
             indices = self._nearest(indices, year, tolerance)
@@ -209,12 +202,26 @@ class Catalog:
                 return sorted(exact)
         elif (index := self.find(title, year, tolerance)) is not None:
             return [index]
-        spelt = {index for spelling in spellings(title) for index in self._spellings.get(spelling, ())}
+        by_spelling, by_loose_form = self._forms
+        spelt = {index for spelling in spellings(title) for index in by_spelling.get(spelling, ())}
         if year is not None:
-            same_year = (index for index in self._loose.get(loose(title), ()) if self.items[index].year == year)
+            same_year = (index for index in by_loose_form.get(loose(title), ()) if self.items[index].year == year)
             spelt = set(self._nearest(spelt.union(same_year), year, tolerance))
             return list(spelt) if len(spelt) == 1 else []
         return sorted(spelt) if len({self.folded_titles[index] for index in spelt}) == 1 else []
+
+    @cached_property
+    def _forms(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """The indices by each spelling of title and aliases, and by each loose form; made when first asked for."""
+        by_spelling: dict[str, list[int]] = {}
+        by_loose_form: dict[str, list[int]] = {}
+        for index, item in enumerate(self.items):
+            titles = (item.title, *item.aliases)
+            for spelling in set[str]().union(*map(spellings, titles)):
+                by_spelling.setdefault(spelling, []).append(index)
+            for form in set(map(loose, titles)):
+                by_loose_form.setdefault(form, []).append(index)
+        return by_spelling, by_loose_form
 
     def check_lines(self) -> None:
         """Raise `InputError` if several items share a title and year: lists could not tell them apart."""
@@ -248,20 +255,13 @@ class Catalog:
         """Return the catalog of a canonical Parquet file. Raises `InputError` for one with other cells."""
         items = []
         try:
-            table = parquet_frame(path, CATALOG_COLUMNS)
-            for own_id, title, year, aliases, metadata in table.itertuples(index=False):
-                number = None if pd.isna(year) else int(year)
+            for own_id, title, year, aliases, metadata in map(itemgetter(*CATALOG_COLUMNS), parquet_rows(path)):
+                number = None if year is None or year != year else int(year)
                 fields = {**json.loads(metadata)}
                 items.append(Item(title, number, fields, tuple(aliases), _own_id(own_id, title, number)))
             return cls(items)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise InputError(f"{path}: not a canonical catalog ({str(error)[:200]}); make it again") from None
-
-
-def _enter(table: dict[str, list[int]], key: str, index: int) -> None:
-    entries = table.setdefault(key, [])
-    if not entries or entries[-1] != index:  # items come in order, so an index that is present is the last one
-        entries.append(index)
 
 
 def build_catalog(

@@ -65,7 +65,6 @@ def _cached(function: Callable[[str], str]) -> Callable[[str], str]:
     return wraps(function)(lambda text: cached(text) if len(text) <= _LONGEST_KEPT else function(text))
 
 
-@_cached
 def fold(title: str) -> str:
     """Return the title in composed Unicode, whitespace folded, case removed: the form in which titles are compared."""
     return " ".join(normalise_unicode("NFC", title).split()).casefold()

@@ -108,6 +108,7 @@ class TransformersEngine(Engine):
     def load(
         cls,
         path: str,
+        tokenizer: Any,
         device: str,
         batch_size: int,
         max_completion_length: int,
@@ -117,9 +118,8 @@ class TransformersEngine(Engine):
         trust_remote_code: bool = False,
     ) -> "TransformersEngine":
         """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
-        from convrec.generation.pretrained import load_model, load_tokenizer  # noqa: PLC0415  (10 s to import)
+        from convrec.generation.pretrained import load_model  # noqa: PLC0415  (10 s to import)
 
-        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         model = load_model(path, trust_remote_code=trust_remote_code, dtype="auto")
         model.to(device)
         return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)

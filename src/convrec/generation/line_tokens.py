@@ -74,9 +74,10 @@ def add_tokens(tokenizer: Any, lines: Sequence[str]) -> list[int]:
     return new
 
 
-def keep_up(tokenizer: Any, catalog: Catalog) -> bool:
-    """Add tokens for items that are new to a tokenizer with item tokens; return whether there were any."""
-    return bool(item_tokens(tokenizer)) and bool(add_tokens(tokenizer, [str(item) for item in catalog.items]))
+def keep_up(tokenizer: Any, catalog: Catalog) -> Catalog | None:
+    """Add tokens for items that are new to a tokenizer with item tokens; return the catalog if there were any."""
+    has_new = bool(item_tokens(tokenizer)) and bool(add_tokens(tokenizer, [str(item) for item in catalog.items]))
+    return catalog if has_new else None
 
 
 def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:

@@ -129,16 +129,22 @@ class EngineOptions:
 
 
 def load_engine(
-    model: Path, settings: ListSettings, options: EngineOptions, max_prompt_length: int, trie: CatalogTrie | None = None
+    model: Path,
+    tokenizer: Any,
+    settings: ListSettings,
+    options: EngineOptions,
+    max_prompt_length: int,
+    trie: CatalogTrie | None = None,
 ) -> Engine:
-    """Return the engine of a Hugging Face folder, for prompts of at most so many tokens."""
+    """Return the engine of a Hugging Face folder and its tokenizer, for prompts of at most so many tokens."""
     longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
     lengths = (options.batch_size, longest, settings.repetition_penalty)
     if options.engine == "transformers":
         trust = options.trust_remote_code
-        return TransformersEngine.load(str(model), options.device, *lengths, trie, trust_remote_code=trust)
+        return TransformersEngine.load(str(model), tokenizer, options.device, *lengths, trie, trust_remote_code=trust)
     return VllmEngine.load(
         str(model),
+        tokenizer,
         options.device,
         *lengths,
         trie,
@@ -250,8 +256,7 @@ def list_writer(
     stopped.
     """
     tokenizer = load_tokenizer(model, trust_remote_code=options.trust_remote_code)
-    if catalog is not None:
-        keep_up(tokenizer, catalog)
+    newer = None if catalog is None else keep_up(tokenizer, catalog)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
@@ -263,9 +268,9 @@ def list_writer(
         @cache
         def engine() -> Engine:
             trie = None if catalog is None else catalog_trie(catalog, tokenizer)
-            folder = stack.enter_context(standalone(model, catalog, options.trust_remote_code))
+            folder = stack.enter_context(standalone(model, newer, options.trust_remote_code))
             longest = max(map(len, prompts))
-            return stack.enter_context(closing(load_engine(folder, settings, options, longest, trie)))
+            return stack.enter_context(closing(load_engine(folder, tokenizer, settings, options, longest, trie)))
 
         def write(*guidances: Sequence[LogWeights] | None) -> list[ModelLists]:
             asked: list[Sequence[ListRequest | None]] = []

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convrec.data.catalog import Catalog
-from convrec.generation.line_tokens import keep_up
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.project.errors import InputError
 
@@ -98,21 +97,21 @@ def model_files(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def standalone(folder: Path, catalog: Catalog | None = None, trust_remote_code: bool = False) -> Iterator[Path]:
+def standalone(folder: Path, newer: Catalog | None = None, trust_remote_code: bool = False) -> Iterator[Path]:
     """Give a folder that loads by itself: the same one, or a copy for as long as the context lasts.
 
-    In a copy, adapters are merged, and items of the catalog that are new to a model with item tokens have tokens.
+    In a copy, adapters are merged, and the items of a `newer` catalog (`line_tokens.keep_up`) have tokens.
     """
-    base, tokenizer = adapters_base(folder), load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    base, whole = adapters_base(folder), folder
     with tempfile.TemporaryDirectory() as made:
         if base is not None:
             from convrec.generation.export import export_model  # noqa: PLC0415  (adapters alone need PEFT)
 
-            export_model(folder, base, tokenizer, Path(made), 1.0, trust_remote_code)
-        whole = folder if base is None else Path(made)
-        if catalog is not None and keep_up(tokenizer, catalog):
+            whole, tokenizer = Path(made), load_tokenizer(folder, trust_remote_code=trust_remote_code)
+            export_model(folder, base, tokenizer, whole, 1.0, trust_remote_code)
+        if newer is not None:
             from convrec.generation.item_tokens import write_with_new_items  # noqa: PLC0415  (imports torch)
 
-            write_with_new_items(whole, Path(made), catalog, trust_remote_code)
+            write_with_new_items(whole, Path(made), newer, trust_remote_code)
             whole = Path(made)
         yield whole

@@ -91,6 +91,7 @@ class VllmEngine(Engine):
     def load(
         cls,
         path: str,
+        tokenizer: Any,
         device: str,
         batch_size: int,
         max_completion_length: int,
@@ -105,9 +106,6 @@ class VllmEngine(Engine):
         """Return the engine of a Hugging Face folder; `engine_arguments` describes the options."""
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
 
-        from convrec.generation.pretrained import load_tokenizer  # noqa: PLC0415  (slow)
-
-        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         with tempfile.TemporaryDirectory() as folder:  # the engine, in its own process, reads the trie at its start
             file = None
             if trie is not None:

@@ -21,7 +21,6 @@ from convrec.evaluation.headline import bounds, with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.export import export_model
-from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import Guide
 from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages.rank_grpo import align
@@ -193,7 +192,7 @@ def compare_algorithms(
     Raises `InputError` before any training if the SFT model or the engine is missing, or a name is invalid.
     """
     variants = {name: run_params(params, name, num_seeds, max_steps) for name in dict.fromkeys(names)}
-    start, trust = paths.model(START), params.base_model.trust_remote_code
+    start = paths.model(START)
     _require_made(sft=start)
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
@@ -203,7 +202,7 @@ def compare_algorithms(
     experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide)
 
     def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
-        return align(run, paths, str(start), folder, record), load_tokenizer(start, trust_remote_code=trust)
+        return align(run, paths, str(start), folder, record)
 
     tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:

@@ -48,7 +48,8 @@ def evaluate_models(
     constrained = params.evaluate.constrained and not free
     sizes = {"n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     shared = {"profile": params.common.profile, "seed": str(params.common.seed), "split": split}
-    for name, (folder, settings, guidance) in {name: _locate(name, params) for name in dict.fromkeys(names)}.items():
+    located = {name: _locate(name, params, evaluation) for name in dict.fromkeys(names)}
+    for name, (folder, settings, guidance) in located.items():
         target = paths.evaluations / evaluation_name(name, split, params.evaluate.max_prompts, free)
         tags = {**shared, "stage": "evaluate", "model": name, CHECKPOINT_TAG: checkpoint_digest(folder)}
         tags["constrained"] = str(constrained).lower()
@@ -73,7 +74,7 @@ def evaluate_models(
     return results
 
 
-def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]:
+def _locate(name: str, params: Params, evaluation: Evaluation) -> tuple[Path, ListSettings, Path | None]:
     """Return a model's folder, its list settings and its guidance; a registered version has its own.
 
     The guidance of the project guides all other models.
@@ -82,8 +83,8 @@ def _locate(name: str, params: Params) -> tuple[Path, ListSettings, Path | None]
     if not name.startswith("models:/"):
         return find_model(name, "--model", trust), ListSettings(**params.list_settings()), Paths().guidance
     version = download_version(name)
-    own = Paths().catalog
-    require_shared_items({f"--model {name}": Catalog.read(version.catalog), str(own): Catalog.read(own)})
+    own = {str(Paths().catalog): evaluation.catalog}
+    require_shared_items({f"--model {name}": Catalog.read(version.catalog)} | own)
     check_model(version.checkpoint, f"--model {name}", trust)
     return version.checkpoint, version.settings, version.guidance
 

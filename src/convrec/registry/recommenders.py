@@ -105,10 +105,9 @@ class RegistrySource:
         name = f"models:/{model_name()}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
             files = find_model(name, Path(folder))
-            catalog = {name: Catalog.read(files.catalog)}
-            if self._catalog and catalog.keys() != self._catalog.keys():
-                require_shared_items(self._catalog | catalog)
+            if self._catalog and name not in self._catalog:
+                require_shared_items(self._catalog | {name: Catalog.read(files.catalog)})
             served = self._make_served(version, files)
         served.warm()
-        self._catalog = catalog
+        self._catalog = {name: served.translator.catalog}
         return served

@@ -92,8 +92,8 @@ class Recommender:
     @classmethod
     def load(cls, files: ModelFiles) -> "Recommender":
         """Return the recommender of a model's files, on their device."""
-        catalog, tokenizer = files.load_texts()
-        with standalone(files.checkpoint, catalog, files.trust_remote_code) as folder:
+        catalog, tokenizer, newer = files.load_texts()
+        with standalone(files.checkpoint, newer, files.trust_remote_code) as folder:
             model = load_model(folder, trust_remote_code=files.trust_remote_code, dtype="auto")
         guide = load_guide(files.guidance, catalog)
         return cls(model.to(pick_device(files.device)), tokenizer, catalog, files.settings, guide)

@@ -127,7 +127,8 @@ class ServedModel:
         self._reading = asyncio.Lock()  # one conversation is read at a time, in a thread: the event loop goes on
 
     def warm(self) -> None:
-        """Decode a first list, which also shows that the engine works; raise what fails."""
+        """Decode a first list, which also shows that the engine works, and look up a first title; raise what fails."""
+        self.translator.knows("?")  # spellings take seconds to read in a large catalog, and a request has a time limit
         (asked,) = self.translator.prepare([f"Some {self.translator.noun}, please"], 1)
         self.translator.items(self.decoder.warm(asked))
 

@@ -49,12 +49,11 @@ class ModelFiles(NamedTuple):
     trust_remote_code: bool = False
     guidance: Path | None = None
 
-    def load_texts(self) -> tuple[Catalog, Any]:
-        """Return the catalog, and the tokenizer for it (see `keep_up`)."""
+    def load_texts(self) -> tuple[Catalog, Any, Catalog | None]:
+        """Return the catalog, the tokenizer for it, and the catalog again if the model lacks items (see `keep_up`)."""
         catalog = Catalog.read(self.catalog)
         tokenizer = load_tokenizer(self.checkpoint, trust_remote_code=self.trust_remote_code)
-        keep_up(tokenizer, catalog)
-        return catalog, tokenizer
+        return catalog, tokenizer, keep_up(tokenizer, catalog)
 
 
 class Prepared(NamedTuple):

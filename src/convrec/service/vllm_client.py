@@ -13,6 +13,7 @@ from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from convrec.classical.guidance import load_guide
+from convrec.data.catalog import Catalog
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
@@ -59,12 +60,15 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
     return settings.max_prompt_length or _PROMPT_LENGTH, trie.longest(max(settings.list_length, LIST_LENGTH))
 
 
-def vllm_translator(files: ModelFiles) -> Translator:
-    """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`."""
-    catalog, tokenizer = files.load_texts()
+def vllm_translator(files: ModelFiles) -> tuple[Translator, Catalog | None]:
+    """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`.
+
+    Besides, its catalog if the model lacks items of it (see `keep_up`).
+    """
+    catalog, tokenizer, newer = files.load_texts()
     translator = Translator(catalog, tokenizer, files.settings, None, load_guide(files.guidance, catalog))
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
-    return translator
+    return translator, newer
 
 
 class ServerDecoder:
@@ -146,6 +150,6 @@ def serve_on_server(version: str, files: ModelFiles, url: str) -> ServedModel:
 
     Raises `Unavailable` if it does not serve these files.
     """
-    translator, name = vllm_translator(files), served_name(files)
+    (translator, _), name = vllm_translator(files), served_name(files)
     end, penalty = translator.tokenizer.eos_token_id, files.settings.repetition_penalty
     return ServedModel(version, translator, ServerDecoder(url, name, translator.trie, end, penalty))

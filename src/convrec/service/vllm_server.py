@@ -34,10 +34,10 @@ def run_vllm_server(
     from convrec.generation.vllm_constraint import CatalogRequests  # noqa: PLC0415
 
     cli_env_setup()
-    translator = vllm_translator(files)
+    translator, newer = vllm_translator(files)
     trie = translator.trie
     prompt_length, length = vllm_lengths(files.settings, trie)
-    whole = standalone(files.checkpoint, translator.catalog, files.trust_remote_code)
+    whole = standalone(files.checkpoint, newer, files.trust_remote_code)
     with tempfile.TemporaryDirectory(prefix="convrec-vllm-") as made, whole as folder:
         trie_file = Path(made) / "trie.safetensors"
         trie.save(trie_file)

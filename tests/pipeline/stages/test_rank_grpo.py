@@ -2,13 +2,14 @@
 
 import json
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
+from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.stages import rank_grpo
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
@@ -25,8 +26,13 @@ def test_a_training_that_never_beats_its_start_keeps_the_start(tmp_path, monkeyp
     start = save_model(paths.model("sft"))
     values = iter(validation)
     monkeypatch.setattr(rank_grpo, "make_measure", lambda *_: lambda _: {"ndcg_at_4": next(values)})
-    for _ in range(2):  # the second run finds the finished training
+    load = Mock(side_effect=load_tokenizer)
+    monkeypatch.setattr(rank_grpo, "load_tokenizer", load)
+    written = []  # the files of the tokenizer
+    for run in (1, 2):  # the second one finds the finished training
         rank_grpo.run(params, paths, MagicMock())
+        written.append([file.read_bytes() for file in sorted(paths.model("rank_grpo").glob("token*"))])
+        assert load.call_count == run and written[0] == written[-1]
         metrics = json.loads(paths.metrics("rank_grpo").read_text())
         assert metrics["chosen_step"] == chosen
         assert metrics["validation"]["ndcg_at_4"] == validation[chosen // 2]

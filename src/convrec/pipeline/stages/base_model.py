@@ -36,14 +36,13 @@ from convrec.training.sft import train_sft
 logger = logging.getLogger(__name__)
 
 
-def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
+def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) -> None:
     """Train tokenizer and model on the training split's conversations and the catalog, nothing else."""
     config, common = params.base_model.embedded, params.common
     prompts = [
         build_prompt(row["messages"], common.prompt_instruction, common.list_length)
         for row in distinct_prompts(read_rows(paths.split("train")))
     ]
-    catalog = Catalog.read(paths.catalog)
     cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
     sizes = config.model_dump(
@@ -102,7 +101,7 @@ def _make_embedded(params: Params, paths: Paths, record: Run) -> None:
     write_plot(paths.plot("base_model"), ({"step": int(r["step"]), "loss": r["loss"]} for r in losses))
 
 
-def _copy_pretrained(params: Params, paths: Paths) -> None:
+def _copy_pretrained(params: Params, paths: Paths, catalog: Catalog) -> None:
     """Take a Hugging Face model, by name (pinned by revision) or path, as it is but for item tokens."""
     import torch  # noqa: PLC0415
 
@@ -114,7 +113,6 @@ def _copy_pretrained(params: Params, paths: Paths) -> None:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if params.common.item_tokens or item_tokens(tokenizer):
-        catalog = Catalog.read(paths.catalog)
         likes = Likes.of(read_rows(paths.split("train")), catalog)
         logger.info("%d item tokens", add_item_tokens(model, tokenizer, catalog, likes.matrix))
     write_model(model, tokenizer, paths.model("base"))
@@ -130,12 +128,11 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             "most (docs/training.md); set it to false, which writes titles as text, or select items"
         )
     if params.base_model.name == "embedded":
-        _make_embedded(params, paths, record)
+        _make_embedded(params, paths, catalog, record)
     else:
-        _copy_pretrained(params, paths)
-    trust = params.base_model.trust_remote_code
-    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+        _copy_pretrained(params, paths, catalog)
     if params.rank_grpo.constrained and params.rank_grpo.start == "sft":  # that stage comes hours later
+        tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=params.base_model.trust_remote_code)
         trie, length = catalog_trie(catalog, tokenizer), params.rank_grpo.max_completion_length
         require_length("rank_grpo.max_completion_length", length, trie, params.common.list_length)
     num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))

@@ -155,11 +155,11 @@ def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) 
             )
 
 
-def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> Path:
-    """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint: the best or the last.
+def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> tuple[Path, Any]:
+    """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint and the tokenizer.
 
-    If no checkpoint is better than the start, the start is written as `checkpoint-0`, and is the best. The folder's
-    `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    The checkpoint is the best or the last one. If none is better than the start, the start is written as
+    `checkpoint-0`, and is the best. The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
     """
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
@@ -236,7 +236,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         if is_main_process():
             export_model(Path(start), start, tokenizer, checkpoints[0], common.repetition_penalty, trust)
         trainer.accelerator.wait_for_everyone()
-    return checkpoints.get(last if best is None else best, checkpoints[last])
+    return checkpoints.get(last if best is None else best, checkpoints[last]), tokenizer
 
 
 def find_start(params: Params, paths: Paths) -> str:
@@ -290,14 +290,14 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_dataset(paths.split(name), name)
     start = find_start(params, paths)
     folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
-    checkpoint = finished_model(folder, code)
+    checkpoint, trust = finished_model(folder, code), params.base_model.trust_remote_code
     if checkpoint is None:
-        checkpoint = align(params, paths, start, folder, record)
+        checkpoint, tokenizer = align(params, paths, start, folder, record)
+    else:
+        tokenizer = load_tokenizer(start, trust_remote_code=trust)
     if not is_main_process():
         return
     logger.info("the model is that of checkpoint %s", checkpoint)
-    trust = params.base_model.trust_remote_code
-    tokenizer = load_tokenizer(start, trust_remote_code=trust)
     export_model(checkpoint, start, tokenizer, paths.model("rank_grpo"), common.repetition_penalty, trust)
     widest = max(common.cutoffs)
     shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")

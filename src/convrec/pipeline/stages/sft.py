@@ -93,14 +93,15 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
     folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
-    saved = finished_model(folder, code)
+    saved, trust = finished_model(folder, code), params.base_model.trust_remote_code
     if saved is None:
         frame = read_rows(paths.demonstration("train"))
-        saved, _ = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
+        saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
+    else:
+        tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     if not is_main_process():
         return
-    penalty, trust = params.common.repetition_penalty, params.base_model.trust_remote_code
-    tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
+    penalty = params.common.repetition_penalty
     export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
     history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or "eval_loss" in row]
     points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_loss": r.get("eval_loss")} for r in history]
