@@ -143,7 +143,11 @@ def test_models_of_other_catalogs_are_not_shown_beside_each_other(tmp_path, monk
     for name, items in (("one", "Film"), ("other", "Game")):
         Catalog([Item(f"{items} {number}", 2000) for number in range(9)]).to_frame().to_parquet(tmp_path / name)
     monkeypatch.setattr(recommenders, "find_model", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
-    source = recommenders.RegistrySource("one", "other", lambda *_: SimpleNamespace(warm=lambda: None))
+
+    def make_served(_version, files):
+        return SimpleNamespace(warm=lambda: None, translator=SimpleNamespace(catalog=Catalog.read(files.catalog)))
+
+    source = recommenders.RegistrySource("one", "other", make_served)
     source.load("one")
     with pytest.raises(InputError, match=r"^one \(9 items, as Film 0 .* and other \(9 items, as Game 0"):
         source.load("other")
