@@ -70,7 +70,8 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
     folder = save_model_with_code(tmp_path / "model", marker)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(base_model, "item_tokens", lambda _: {})  # whose rows need the catalog
-    params = with_settings(load_params(ROOT / "params.yaml"), {"base_model.name": str(folder), "common.item_tokens": False})
+    settings = {"base_model.name": str(folder), "common.item_tokens": False}
+    params = with_settings(load_params(ROOT / "params.yaml"), settings)
     assert not params.base_model.trust_remote_code
     with pytest.raises(InputError, match=PARAMETER):
         base_model._copy_pretrained(params, Paths(), CATALOG)
