@@ -57,7 +57,8 @@ _NO_THING = (  # what "no" and "nothing about" say besides wishes, as in "no wor
     "reasons?|excuses?|regrets?|complaints?|objections?|doubts?|favou?rites?|options?|choices?|preconceptions?|"
     "words|chances|odds|troubles?|issues?|guess(?:es)?|opinions?|qualms|strings|specifics|details|needs|feelings?|"
     "surprises?|refunds?|lists?|bots?|winners?|friends|services|subscriptions|sites|links|ads|seconds|minutes|hours|days|weeks|months|years|times|"
-    "people|anything|everything|something|particular|others|reviews|ratings|seasons|episodes)"
+    "people|anything|everything|something|particular|others|reviews|ratings|seasons|episodes|cheers|regards|perhaps|"
+    "sometimes|loves?|likes?|wants?|needs?|enjoys?|prefers?)"
 )
 _THINGS = rf"(?!(?:{_FILLER}|{_NO_THING})\b)(?:[a-z-]+ )?(?!(?:{NOUN}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
 _PLAIN = rf"(?!(?:{_FILLER}|{_NO_THING})\b)[a-z]{{2,}}[^\Wsui\d_]s"
@@ -271,7 +272,9 @@ NAMED = re.compile(r"\b(?:[Ww]ith|[Ss]tarring|[Bb]y|[Ff]eaturing)((?: (?:[A-Z]\.
 UNKNOWN = re.compile(  # "no animals", "nothing with a clown", where these are no value
     rf"(?:(?:^\W*|[,:&(–-] ?|<[vt]\d+> |\b(?:and|but|so|or|please|with|want|prefer|need|{NOUN}) )no(?: more)?|"
     rf"(?:^\W*|, ?|<[vt]\d+> |\b(?:but|and|(?:some|any)thing|{NOUN}) )without(?: any)?|"
-    rf"\b(?:no|without|nothing with) <v\d+>(?: {NOUN})?(?:, <v\d+>)*,? n?or(?: any| no)?|"
+    rf"\b(?:no|without|nothing with) <v\d+>(?: {NOUN})?(?:, <v\d+>)*"
+    rf"(?:,? n?or(?: any| no)?|,? and(?= {_PLAIN}{_END})|"
+    rf",(?= {_PLAIN}(?:, {_PLAIN}){{0,8}},? (?:and|n?or) {_PLAIN}{_END}))|"
     rf"\b{_NEG} {_LIKE} (?:any ?thing|(?:any |a )?{NOUN}) (?:with|about|involving|featuring)(?: any)?) "
     rf"(?P<many>{_THINGS}{_MORE_THINGS})(?={_END})|"
     rf"(?<!know )\bnothing (?:with|about|involving|featuring) (?:any |an? )?"

@@ -119,16 +119,18 @@ class ConstraintState:
         """
         layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
-        below = np.flatnonzero(layers == self._below)
-        of_root = np.where(layers == self._below, 0, layers)
-        parts = *opened, *closed, guided[0] * scores.shape[1] + guided[1], below, of_root
+        places = guided[0] * scores.shape[1] + guided[1]
+        below, at_root = np.flatnonzero(layers == self._below), np.flatnonzero(layers < self._below)
+        parts = *opened, *closed, places, below, at_root, layers[at_root]
         index = torch.from_numpy(np.concatenate(parts)).to(scores.device)  # one transfer
-        opened_at, opened_tokens, closed_at, closed_tokens, at, inner, roots = index.split([len(p) for p in parts])
+        *pairs, at, inner, roots, of_root = index.split([len(part) for part in parts])
+        opened_at, opened_tokens, closed_at, closed_tokens = pairs
         kept = scores[opened_at, opened_tokens]
-        if len(below) < len(scores):
-            scores.add_(self._bias[0] if self._below == 1 else self._bias[roots])  # one layer need not be gathered
-        if len(below):
-            scores.index_fill_(0, inner, -torch.inf)
+        if self._below == 1 and len(roots):
+            scores.add_(self._bias[0])  # also to the rows below: a pass in place is cheaper than to gather the others
+        elif len(roots):
+            scores[roots] += self._bias[of_root]
+        scores.index_fill_(0, inner, -torch.inf)
         scores[opened_at, opened_tokens] = kept
         if len(closed[0]):
             scores[closed_at, closed_tokens] = -torch.inf

@@ -63,7 +63,7 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 def vllm_translator(files: ModelFiles) -> tuple[Translator, Catalog | None]:
     """Return the translator of a model whose lists vLLM decodes, within the context of `vllm_lengths`.
 
-    Besides, its catalog if the model lacks items of it (see `keep_up`).
+    Also return the catalog if the model lacks some of its items (see `keep_up`).
     """
     catalog, tokenizer, newer = files.load_texts()
     translator = Translator(catalog, tokenizer, files.settings, None, load_guide(files.guidance, catalog))

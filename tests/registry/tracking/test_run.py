@@ -32,6 +32,24 @@ def test_a_stage_records_the_machine(project, make_store, monkeypatch):
     assert 0 < values["system/system_memory_usage_percentage"] <= 100 and values["system/disk_available_megabytes"]
 
 
+def test_a_run_has_the_tags_of_its_data_and_the_stage_data_those_that_it_made(project, make_store):
+    client, paths = make_store(project), Paths()
+    paths.processed.mkdir(parents=True, exist_ok=True)
+
+    def write(content):
+        for file in (*map(paths.split, ("train", "validation", "test")), paths.catalog):
+            file.write_text(content)
+        return tracking.data_tags(paths)
+
+    before = write("before")
+    with tracking.group_run("comparison", {}) as group, tracking.stage_run("data", {}, {}) as data:
+        found = client.get_run(data.run_id).data.tags
+        assert not before.keys() & found.keys()
+        after = write("after")
+    assert before.items() <= client.get_run(group.run_id).data.tags.items()
+    assert after.items() <= client.get_run(data.run_id).data.tags.items() and before != after
+
+
 def test_the_list_of_runs_has_columns_for_the_test_result_and_the_decision(project, make_store):
     client = make_store(project)
     page = tracking.runs_page(20)
