@@ -27,7 +27,9 @@ def _find(start: str) -> str:
     return find_start(with_settings(load_params(), {"rank_grpo.start": start}), Paths())
 
 
-def test_the_stage_s_model_and_a_folder(tmp_path, caplog):
+def test_the_stage_s_model_and_a_folder(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    write_catalog(CATALOG, Paths().catalog)
     caplog.set_level("INFO")
     assert _find("sft") == str(Path("models", "sft"))
     assert not caplog.messages
