@@ -142,7 +142,7 @@ def test_models_of_other_catalogs_are_not_compared():
 def test_models_of_other_catalogs_are_not_shown_beside_each_other(tmp_path, monkeypatch):
     for name, items in (("one", "Film"), ("other", "Game")):
         Catalog([Item(f"{items} {number}", 2000) for number in range(9)]).to_frame().to_parquet(tmp_path / name)
-    monkeypatch.setattr(recommenders, "find_model", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
+    monkeypatch.setattr(recommenders, "find_recommender", lambda name, _: SimpleNamespace(catalog=tmp_path / name))
 
     def make_served(_version, files):
         return SimpleNamespace(warm=lambda: None, translator=SimpleNamespace(catalog=Catalog.read(files.catalog)))

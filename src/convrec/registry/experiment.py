@@ -23,9 +23,9 @@ from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import (
     CATALOG_TAG,
     alias_version,
-    find_model,
     find_version,
     model_name,
+    registered_model,
     require_shared_items,
     version_catalog,
 )
@@ -46,7 +46,7 @@ def read_experiment(client: mlflow.MlflowClient) -> Experiment | None:
 
     A tag that is not an experiment is logged and counts as none, so that a service can answer with the champion.
     """
-    model = find_model(client)
+    model = registered_model(client)
     text = None if model is None else model.tags.get(EXPERIMENT_TAG)
     try:
         return None if text is None else Experiment.from_json(text)

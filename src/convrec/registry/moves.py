@@ -31,7 +31,7 @@ from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
 from convrec.registry.tracking.store import short_message, store_error
-from convrec.registry.versions import CHAMPION, all_versions, find_model, model_name
+from convrec.registry.versions import CHAMPION, all_versions, model_name, registered_model
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def claim(client: mlflow.MlflowClient, by: str) -> Iterator[Callable[[], None]]:
     deadline = 0.0
 
     def held() -> dict[str, str]:
-        model = find_model(client, claim_name())
+        model = registered_model(client, claim_name())
         return {} if model is None else dict(model.tags)
 
     def create() -> dict[str, str]:
@@ -150,7 +150,7 @@ def read_state(client: mlflow.MlflowClient) -> State:
     If the champion is not that of the last move, its alias was set by hand, or a process was killed before it set the
     alias: `moves` then ends with an `unlogged` move.
     """
-    model = find_model(client, model_name())
+    model = registered_model(client, model_name())
     if model is None:
         return State(None, (), 0)
     names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))

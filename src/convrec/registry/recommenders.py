@@ -33,12 +33,12 @@ from convrec.service.translation import ModelFiles
 def open_recommender(name: str) -> Recommender:
     """Return the recommender of a registered version, or of a model folder with the project's catalog and parameters.
 
-    Raises `InputError` if there is no such version, or the folder contains no model (`find_model`).
+    Raises `InputError` if there is no such version, or the folder contains no model (`find_recommender`).
     """
-    return Recommender.load(find_model(name))
+    return Recommender.load(find_recommender(name))
 
 
-def find_model(name: str, downloads: Path | None = None) -> ModelFiles:
+def find_recommender(name: str, downloads: Path | None = None) -> ModelFiles:
     """Return the files of a registered version, or of a model folder with the project's catalog and parameters.
 
     A version is `champion`, `challenger`, `models:/NAME@ALIAS`, `models:/NAME/VERSION`, `demo` (the one that comes with
@@ -104,7 +104,7 @@ class RegistrySource:
         """
         name = f"models:/{model_name()}/{version}" if version.isdecimal() else version
         with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
-            files = find_model(name, Path(folder))
+            files = find_recommender(name, Path(folder))
             if self._catalog and name not in self._catalog:
                 require_shared_items(self._catalog | {name: Catalog.read(files.catalog)})
             served = self._make_served(version, files)

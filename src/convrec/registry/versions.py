@@ -69,7 +69,7 @@ def _name_in(file: Path, _changed: int) -> str:
     return load_params(file).registered_model
 
 
-def find_model(client: mlflow.MlflowClient, name: str | None = None) -> RegisteredModel | None:
+def registered_model(client: mlflow.MlflowClient, name: str | None = None) -> RegisteredModel | None:
     """Return a registered model, by default the project's, or None."""
     try:
         return client.get_registered_model(name or model_name())
@@ -95,7 +95,7 @@ def alias_version(alias: str, name: str | None = None) -> ModelVersion | None:
 
 def read_aliases(client: mlflow.MlflowClient) -> dict[str, str]:
     """Return the version number of each alias."""
-    model = find_model(client)
+    model = registered_model(client)
     return {} if model is None else {alias: str(number) for alias, number in model.aliases.items()}
 
 

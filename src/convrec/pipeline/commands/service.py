@@ -228,7 +228,7 @@ def vllm_server(
     import tempfile
 
     from convrec.generation.vllm_engine import require_vllm
-    from convrec.registry.recommenders import find_model
+    from convrec.registry.recommenders import find_recommender
     from convrec.service.app.server import listening
     from convrec.service.vllm_server import run_vllm_server
 
@@ -241,7 +241,7 @@ def vllm_server(
     with listening(host, port) as listener:  # vLLM would share a port that is taken
         port = listener.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="convrec-version-") as folder:
-        run_vllm_server(find_model(model, Path(folder)), host, port, batch_size, gpus, gpu_share, training)
+        run_vllm_server(find_recommender(model, Path(folder)), host, port, batch_size, gpus, gpu_share, training)
 
 
 def _run(options: Serving, port: int, challenger: str | None, has_page: bool, keys: "Keys | None" = None) -> None:
