@@ -186,4 +186,5 @@ def test_the_logits_of_the_catalog_s_tokens_are_enough(make, tiny_model, monkeyp
         assert 2 * len(trainer._constraint.trie.alphabet) <= trainer.model.config.vocab_size
         found.append([scored.log_probs, scored.entropy, *(own.grad for own in trainer.model.parameters())])
     for cut, whole in zip(*found, strict=True):
-        torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6)
+        # Sums in another order differ by the rounding of the largest gradients, which depends on the machine.
+        torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-6 * max(1.0, float(whole.abs().max())))
