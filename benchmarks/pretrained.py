@@ -53,7 +53,7 @@ PRETRAINED = {
     "sft.per_device_train_batch_size": 32,
     "sft.save_steps": 1000,
     "sft.save_total_limit": 2,
-    "guidance.fit_prompts": 200,  # of MovieLens' 1,353: seconds
+    "guidance.fit_prompts": 200,  # all of MovieLens' 1,353 would take minutes
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
     "rank_grpo.save_total_limit": 2,

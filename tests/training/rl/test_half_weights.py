@@ -49,7 +49,7 @@ def test_training_in_bfloat16_is_near_that_in_float32(tiny_model, tmp_path):
         trainer.train()
         found.append([*series(trainer, "grad_norm"), *series(trainer, "kl"), *series(trainer, "entropy")])
         assert {weight.dtype for weight in trainer.model.parameters()} == {torch.bfloat16 if bf16 else torch.float32}
-    assert found[1] == pytest.approx(found[0], rel=0.1, abs=0.005)  # a norm differs by .07 where AVX-512 is missing
+    assert found[1] == pytest.approx(found[0], rel=0.1, abs=0.005)  # one machine differs by .07 in a norm
 
 
 def test_an_interrupted_training_in_bfloat16_resumes_exactly(tiny_model, tmp_path):
