@@ -38,6 +38,7 @@ class _Value:
 
 
 _DENIED = re.compile(r"(?:n't|\bnot|\bnever|\bno|\bnothing|\bnobody|\bnor|\bwithout)\b(?:(?!\bbut\b)[^,])*$")
+_OTHERS = re.compile(r"\b(?:you|he|she|they|who)\b[^,]*$")
 _ASKED = ("asked", "only")
 _SIDES = {  # of a limit: the comparison with the first (0) or the last (1) of the years that are named
     "before": ("high", np.less, 0), "until": ("high", np.less_equal, 1),
@@ -160,6 +161,8 @@ class WishReader:
             start, end = found.span()
             left = part[:start] if start < _NEAR else f"x {part[start - _NEAR : start]}"
             kind = _kind(left, part[end : end + _NEAR])
+            more = grammar.MORE.match(part, end) if kind == "asked" else None
+            listed = part[start : more.end() if more else end]
             if kind is None or (kind == "only" and grammar.MY_ONLY.match(part[end:])):
                 continue
             things = [
@@ -167,15 +170,15 @@ class WishReader:
                     (values if mark == "v" else titles)[int(number)]
                     for mark, number in re.findall(r"<([vt])(\d+)>", thing)
                 ]
-                for thing in re.findall(grammar.THING, found.group())
+                for thing in re.findall(grammar.THING, listed)
             ]
             if kind == "only":
                 known = [has for thing in things if (has := self._having(thing)) is not None]
-                if len(known) == len(things) and "t" not in found.group()[1]:
+                if len(known) == len(things) and "t" not in listed[1]:
                     text = " or ".join(" ".join(value.text for value in thing) for thing in things)
                     yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
-            is_either = grammar.EITHER.search(found.group())
+            is_either = grammar.EITHER.search(listed)
             is_modified = kind == "asked" and not is_either and bool(grammar.MODIFIED.search(left))
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
@@ -375,6 +378,7 @@ class WishReader:
         text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
         text = grammar.CENTURY.sub("since 2000", re.sub(r"'(?=\d0s\b)", "", text))
         text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
+        text = re.sub(r"(?<=s)'(?= )", "", text)  # "kids' movies"
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
         folded = [without_accents(word.group()).casefold() for word in words]
@@ -457,6 +461,9 @@ def _kind(left: str, right: str) -> str | None:
         is_besides = grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right)
         if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides:
             return None
+    if grammar.WELCOME.match(right):
+        is_denied = _DENIED.search(left) or _OTHERS.search(left)
+        return kind if kind in ("against", "unsure") else None if is_denied else "asked"
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):

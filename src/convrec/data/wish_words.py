@@ -34,6 +34,10 @@ _FILLER = (
     "that is|that are|whole|watching|seeing|to see|to watch|see|watch|me|us|new|old|modern|usual|typical|good|great|"
     f"remotely|even|yet|please|{NOUN})"
 )
+_ASKED_FILLER = (  # also between the words that ask and what they ask for
+    r"(?:(?:older|newer|recent|more recent|classic|interesting|decent|nice|fun|that has|that have)\b|"
+    r"(?:(?:early|mid|late) )?<y\d+-\d+>|<v\d+>[- ]friendly\b)"
+)
 EITHER = re.compile(r"\bn?or\b|/")  # in a list
 THING = rf"<[vt]\d+>(?:[\s-]*<v\d+>)*(?:[\s-]{NOUN}\b)?"
 _OR = r"(?:\s*,?\s*\bn?or\b|\s*&|\s*/|\s+and\b)\s*(?:no |any |a )?"
@@ -80,12 +84,14 @@ so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|e
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
-up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to
+up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to|
+\bleast favou?rite (?:[a-z]+ )?(?:is|are)
 """
 _AGAINST_BEHIND = r"""
 (?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|
 yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|
-my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
+my cup of tea|my genre|an option|allowed)|
+(?:my|our) least favou?rites?|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
 do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me (?:sick|cringe)|
 gets? on my nerves|a hard pass|away from me|puts? me to sleep)\b|
 [- ]free\b|,?(?: then)? (?:i'm|i am|count me) out\b(?=\W*$|[.,!])|(?:\? (?:no thanks|nope|nah)|: no)\b(?=\W*$)
@@ -121,24 +127,40 @@ nothing other than)
 _ASKED = rf"""
 \b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
 looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
-involving|make it|go for|feel like|try|maybe|perhaps|but|(?<!what )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
+involving|make it|go for|feel like|try|maybe|perhaps|but|do you (?:have|know)(?: of)?|rather (?:watch|see|have)|
+(?:mostly|mainly|usually|generally|typically|always) (?:watch|see)|watch (?:mostly|mainly|a lot of|lots of|plenty of)|
+(?:my|our) (?:[a-z-]+ )?favou?rite (?:[a-z]+ )?(?:is|are|would be|has to be)(?: probably| definitely| by far)?|
+for (?:my|our)|
+(?:to|can|could|we'll) (?:watch|see|enjoy)(?: it| together| tonight)* with (?:my|our)(?: [a-z0-9']+){{0,2}}|
+(?<!what )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
  <y\d+-\d+>){{0,2}})|
-^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey)\W+)*
+^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey|
+also|mostly|mainly|especially)\W+)*
 """
 TURNED = re.compile(
     rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
     rf"{_ADV}(?:get |grow )?|\bthe )$"
 )  # before a decisive word: "don't hate", "why not"
 _END = (
-    r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|this time|for|again|anymore|"
+    r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|for|again|anymore|"
+    r"this (?:time|morning|afternoon|evening|weekend)|"
     r"any more|whatsoever|but|and|or|because|since|as|i|i'm|i'd|we|just|only|either|now|ever|then|ok|okay|lately|so|"
     r"nor|right now|instead|rather|yet|suggestions|recommendations|in it|in there|any (?:ideas|tips|other|good|recs)|"
     r"what|surprise me|how|which|can you|could you|got any)\b)"
 )
 END = re.compile(_END)
-ASKED_END = re.compile(
-    rf"\s+(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see))\b"
-)  # "horror emotional films"
+ASKED_END = re.compile(  # "horror emotional films"
+    rf"\s+(?:<t|(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see|try|check out|enjoy)|"
+    r"too(?! (?:much|many))|also|a lot|the (?:most|best)|recently|later|etc|every now|something|based on|"
+    r"do you|have you|any|could|would|yeah|lol|haha)\b)"
+)
+WELCOME = re.compile(  # behind a list that is asked for: "comedies are my favourites", "a horror fan", "family night"
+    r"(?:(?:'s| is| are)(?: one of| all| both| definitely| probably| by far)* (?:my|our) (?:(?!least)[a-z-]+ )?"
+    r"favou?rites?|"
+    r" would (?:also )?be (?:better|great|good|nice|awesome|perfect|cool|lovely|fun)|"
+    rf" (?:{NOUN} )?(?:fan|lover|buff|person|guy|girl|mood|phase|kick|night|evening|marathon))\b"
+)
+MORE = re.compile(rf"(?:\s*,\s*{THING}){{1,30}}(?=(?:,? etc\b)?{_END})")  # behind a list: "action, comedy, thriller"
 ATTACHED = re.compile(
     r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|"
     r"before|after|if|when|from|of(?! (?:my|our)\b)|set)\b|in\b(?! (?:it|there)\b)|<y)"
@@ -314,7 +336,8 @@ AMOUNT = re.compile(
 
 def _before(words: str) -> re.Pattern[str]:
     """Return the pattern of deciding words before a list, at the end of what stands there."""
-    return re.compile(rf"(?P<cue>{words.replace(chr(10), '')})(?:\s*{_FILLER}\b)*+\s*$")
+    filler = rf"(?:{_FILLER}\b|{_ASKED_FILLER})" if words == _ASKED else rf"{_FILLER}\b"
+    return re.compile(rf"(?P<cue>{words.replace(chr(10), '')})(?:\s*{filler})*+\s*$")
 
 
 AGAINST = re.compile(_AGAINST.replace("\n", ""))
@@ -333,6 +356,7 @@ BEHIND = [
     for kind, words in (
         ("again", _AGAIN_BEHIND),
         ("against", _AGAINST_BEHIND),
+        ("unsure", r" (?:isn't|aren't|is not|are not) (?:really )?(?:my|our) (?:[a-z-]+ )?favou?rites?\b"),
         ("asked", r"[- ]friendly\b"),
         ("only", r" only\b(?=\W*$|[.,;!]| please)"),
     )
