@@ -462,8 +462,9 @@ def _kind(left: str, right: str) -> str | None:
         if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides:
             return None
     if grammar.WELCOME.match(right):
-        is_denied = _DENIED.search(left) or _OTHERS.search(left)
-        return kind if kind in ("against", "unsure") else None if is_denied else "asked"
+        if kind in ("against", "unsure"):
+            return kind
+        return None if _OTHERS.search(left) else "unsure" if _DENIED.search(left) else "asked"
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):

@@ -73,14 +73,14 @@ _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
 i|it|this|he|she|we)\b)(?: {_THINGS},? n?or)?|\bwithout|\bneither|\bnothing|\bnone|
-\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
+\b(?!(?:did not|didn't|didnt) (?:watch|see)\b)(?<!who ){_NEG} {_ADV}(?:want|
 wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
 deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
 dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|
 keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out|
 pass on|hold the|do without)|
 \b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|had it with|over with|i'm over|
-so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+no fan of|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
@@ -124,18 +124,21 @@ _ONLY = r"""
 (?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
 nothing other than)
 """
+_FAVOURITE = r"(?:my|our) (?:(?!least)[a-z-]+ ){0,2}(?:fav(?:e|ou?rite)?|go-to|top|number one)s?"
+_HABIT = "(?:mostly|mainly|usually|generally|typically|always)"
 _ASKED = rf"""
-\b(?:want|wants|wanna|likes?|liked|loves?|loved|adores?|enjoy|enjoyed|need|prefer|give|show|recommend|suggest|
+\b(?:want|wants|wanna|(?<!do you )(?<!did you )(?:likes?|liked|loves?|loved|adores?|enjoy|enjoyed)|need|prefer|give|
+show|recommend|suggest|
 looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
 involving|make it|go for|feel like|try|maybe|perhaps|but|do you (?:have|know)(?: of)?|rather (?:watch|see|have)|
-(?:mostly|mainly|usually|generally|typically|always) (?:watch|see)|watch (?:mostly|mainly|a lot of|lots of|plenty of)|
-(?:my|our) (?:[a-z-]+ )?favou?rite (?:[a-z]+ )?(?:is|are|would be|has to be)(?: probably| definitely| by far)?|
+{_HABIT} (?:watch|see|stick to|put on|end up with)|, {_HABIT}(?: just)?|watch (?:{_HABIT}|a lot of|lots of|plenty of)|
+bing(?:e|ing|eing)|feeling|{_FAVOURITE} (?:[a-z]+ )?(?:is|are|would be|has to be)(?: probably| definitely| by far)?|
 for (?:my|our)|
 (?:to|can|could|we'll) (?:watch|see|enjoy)(?: it| together| tonight)* with (?:my|our)(?: [a-z0-9']+){{0,2}}|
-(?<!what )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
+(?<!what )(?<!was )(?<!were )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
  <y\d+-\d+>){{0,2}})|
 ^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey|
-also|mostly|mainly|especially)\W+)*
+also|especially|{_HABIT}(?: just)?)\W+)*
 """
 TURNED = re.compile(
     rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
@@ -152,13 +155,12 @@ END = re.compile(_END)
 ASKED_END = re.compile(  # "horror emotional films"
     rf"\s+(?:<t|(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see|try|check out|enjoy)|"
     r"too(?! (?:much|many))|also|a lot|the (?:most|best)|recently|later|etc|every now|something|based on|"
-    r"do you|have you|any|could|would|yeah|lol|haha)\b)"
+    r"do you|have you|any|whatever|rn|could|would|yeah|lol|haha)\b)"
 )
 WELCOME = re.compile(  # behind a list that is asked for: "comedies are my favourites", "a horror fan", "family night"
-    r"(?:(?:'s| is| are)(?: one of| all| both| definitely| probably| by far)* (?:my|our) (?:(?!least)[a-z-]+ )?"
-    r"favou?rites?|"
+    rf"(?:(?:'s| is| are| has to be)(?: one of| all| both| definitely| probably| by far)* {_FAVOURITE}|"
     r" would (?:also )?be (?:better|great|good|nice|awesome|perfect|cool|lovely|fun)|"
-    rf" (?:{NOUN} )?(?:fan|lover|buff|person|guy|girl|mood|phase|kick|night|evening|marathon))\b"
+    rf" (?:{NOUN} )?(?:fan|lover|buff|nerd|geek|junkie|person|guy|girl|mood|phase|kick|night|evening|marathon))\b"
 )
 MORE = re.compile(rf"(?:\s*,\s*{THING}){{1,30}}(?=(?:,? etc\b)?{_END})")  # behind a list: "action, comedy, thriller"
 ATTACHED = re.compile(
