@@ -82,7 +82,8 @@ pass on|hold the|do without)|
 \b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|had it with|over with|i'm over|
 no fan of|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
-aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )\b{_NOT}(?! (?:watch|
+aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )(?<!favourite )
+(?<!favorite )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
 up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to|
 \bleast favou?rite (?:[a-z]+ )?(?:is|are)
