@@ -38,7 +38,6 @@ class _Value:
 
 
 _DENIED = re.compile(r"(?:n't|\bnot|\bnever|\bno|\bnothing|\bnobody|\bnor|\bwithout)\b(?:(?!\bbut\b)[^,])*$")
-_OTHERS = re.compile(r"\b(?:you|he|she|they|who)\b[^,]*$")
 _ASKED = ("asked", "only")
 _SIDES = {  # of a limit: the comparison with the first (0) or the last (1) of the years that are named
     "before": ("high", np.less, 0), "until": ("high", np.less_equal, 1),
@@ -179,7 +178,7 @@ class WishReader:
                     yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
                 continue
             is_either = grammar.EITHER.search(listed)
-            is_modified = kind == "asked" and not is_either and bool(grammar.MODIFIED.search(left))
+            is_modified = kind == "asked" and not is_either and not more and bool(grammar.MODIFIED.search(left))
             for thing in things:
                 key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
                 name = " ".join(value.text for value in thing)
@@ -378,7 +377,7 @@ class WishReader:
         text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
         text = grammar.CENTURY.sub("since 2000", re.sub(r"'(?=\d0s\b)", "", text))
         text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
-        text = re.sub(r"(?<=s)'(?= )", "", text)  # "kids' movies"
+        text = re.sub(rf"(?<=s)'(?= {grammar.NOUN}\b)", "", text)  # "kids' movies"
         values: list[_Value] = []
         words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
         folded = [without_accents(word.group()).casefold() for word in words]
@@ -459,18 +458,20 @@ def _kind(left: str, right: str) -> str | None:
     if kind == "against" and found is not None:
         is_contrast = found["cue"].startswith("not") and before.endswith("but ") and grammar.AGAINST.search(before)
         is_besides = grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right)
-        if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides:
+        is_question = before.strip() in ("who", "but who")  # "who doesn't love a comedy"
+        if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides or is_question:
             return None
-    if grammar.WELCOME.match(right):
-        if kind in ("against", "unsure"):
-            return kind
-        return None if _OTHERS.search(left) else "unsure" if _DENIED.search(left) else "asked"
+    for start, end in grammar.WELCOME:
+        if end.match(right) and (welcome := start.search(left)) and not _DENIED.search(left[: welcome.start() + 1]):
+            return "against" if welcome.groupdict().get("not") else "asked"
     if behind:
         return None if kind == "against" else behind
     if found is None or kind in ("again", "unsure"):
         return kind or None
     if grammar.TURNED.search(before) or (kind == "asked" and _DENIED.search(left)):
         return None
+    if kind == "asked" and grammar.HABIT.match(found["cue"]) and re.search(r" (?:but|so) ", right):
+        return None  # "I usually watch horror, but tonight"
     is_attached = grammar.ATTACHED.match(right)
     if grammar.END.match(right) or (kind in ("asked", "only") and is_attached):
         return kind

@@ -73,26 +73,25 @@ _AGAINST = rf"""
 (?<!have )(?<!has )(?<!had )(?<!there's )(?<!was )(?<!is )(?<!there )(?<!are )(?<!if )(?<!gave me )(?<!seen )\b
 no(?! (?:that|
 i|it|this|he|she|we)\b)(?: {_THINGS},? n?or)?|\bwithout|\bneither|\bnothing|\bnone|
-\b(?!(?:did not|didn't|didnt) (?:watch|see)\b)(?<!who ){_NEG} {_ADV}(?:want|
+\b(?!(?:did not|didn't|didnt) (?:watch|see)\b){_NEG} {_ADV}(?:want|
 wanna|like|love|enjoy|care for|feel like|need|recommend|suggest|show|give|do|dig|include|pick|fancy|stand|bear|handle|
 deal with|take|watch|see|stomach|tolerate|get into)|\b(?:rather|prefer)(?: to)? not(?: to)?|\b(?:hates?|hated|
 dislikes?|disliked|despise|detest|loathe|avoid|avoiding|skip|exclude|excluding|leave out|rule out|stay away from|
 keep away from|steer clear of|ban|ditch|minus|sans|drop|spare me|forget about|allergic to|remove|filter out|cut out|
 pass on|hold the|do without)|
 \b(?:tired of|sick of|bored of|bored with|bored by|fed up with|weary of|done with|had it with|over with|i'm over|
-no fan of|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
+(?<=i'm )no fan of|so over|we're over|had my fill of)|\b(?:seen|had|watched) (?:too much|too many|enough)(?: of)?|
 (?<!get )(?<!got )(?<!have )(?<!had )(?<!seen )\benough(?: of)?|\b(?:except|except for|other than|apart from|
 aside from|besides)|\b(?:anything|everything|something|all) but|\bnon-?|(?<!why )(?<!if )(?<!or )(?<!favourite )
 (?<!favorite )\b{_NOT}(?! (?:watch|
 see)\b)(?: {_ADV}(?:into|in the mood for|interested in|keen on|crazy about|big on|feeling|fans? of|looking for|after|
 up for|fond of|wild about|here for|much of a|one for))?|\bfree (?:of|from)|\bno thanks to|
-\bleast favou?rite (?:[a-z]+ )?(?:is|are)
+\bmy least favou?rite (?:{NOUN} )?(?:is|are)
 """
 _AGAINST_BEHIND = r"""
 (?: (?:is|are|was|were|really|just|definitely|simply|so)|'s)* (?:out(?! (?:now|today|there|this|that|in|on|of|right|
 yet)\b)(?!\?)|off limits|off the table|(?:isn't |aren't |wasn't |weren't |not )(?:really )?(?:for me|for us|my thing|
-my cup of tea|my genre|an option|allowed)|
-(?:my|our) least favou?rites?|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
+my cup of tea|my genre|an option|allowed)|a no[- ]go|a no|no[- ]gos?|(?:doesn't|don't|does not|do not) (?:work for|
 do it for|appeal to|interest) me|bores? me|gives? me nightmares|scares? me|makes me (?:sick|cringe)|
 gets? on my nerves|a hard pass|away from me|puts? me to sleep)\b|
 [- ]free\b|,?(?: then)? (?:i'm|i am|count me) out\b(?=\W*$|[.,!])|(?:\? (?:no thanks|nope|nah)|: no)\b(?=\W*$)
@@ -125,29 +124,32 @@ _ONLY = r"""
 (?<!not )(?<!the )(?<!just )\b(?:only|exclusively|strictly|solely|nothing but|none but|nothing except|
 nothing other than)
 """
-_FAVOURITE = r"(?:my|our) (?:(?!least)[a-z-]+ ){0,2}(?:fav(?:e|ou?rite)?|go-to|top|number one)s?"
-_HABIT = "(?:mostly|mainly|usually|generally|typically|always)"
+_KIND = rf"(?:{NOUN}|actors?|actress(?:es)?|directors?|franchises?)"
+_FAVOURITE = (
+    r"(?:my|our) (?:(?:all[ -]?time|absolute|very|current|personal|two|three|other) )?(?:fav(?:e|ou?rite)?|go-to|top)s?"
+)
+_MOSTLY = "(?:mostly|mainly|usually|generally|typically)"
+_HABIT = rf"{_MOSTLY} (?:watch|stick to|go for|end up with)|watch (?:{_MOSTLY}|a lot of|lots of|plenty of)"
 _ASKED = rf"""
 \b(?:want|wants|wanna|(?<!do you )(?<!did you )(?:likes?|liked|loves?|loved|adores?|enjoy|enjoyed)|need|prefer|give|
 show|recommend|suggest|
 looking for|in the mood for|craving|fans? of|into|how about|what about|for|do|in|with|about|where|full of|featuring|
-involving|make it|go for|feel like|try|maybe|perhaps|but|do you (?:have|know)(?: of)?|rather (?:watch|see|have)|
-{_HABIT} (?:watch|see|stick to|put on|end up with)|, {_HABIT}(?: just)?|watch (?:{_HABIT}|a lot of|lots of|plenty of)|
-bing(?:e|ing|eing)|feeling|{_FAVOURITE} (?:[a-z]+ )?(?:is|are|would be|has to be)(?: probably| definitely| by far)?|
-for (?:my|our)|
+involving|make it|go for|feel like|try|maybe|perhaps|but|rather (?:watch|see|have)|{_HABIT}|
+(?:i'm|kinda|kind of|we're) feeling|{_FAVOURITE} (?:{_KIND} )?(?:is|are|would be|has to be)(?: probably| definitely)?|
+(?:{NOUN}|(?:some|any)thing|looking|recommendations?|suggestions?|ideas?) for (?:my|our)|
 (?:to|can|could|we'll) (?:watch|see|enjoy)(?: it| together| tonight)* with (?:my|our)(?: [a-z0-9']+){{0,2}}|
 (?<!what )(?<!was )(?<!were )(?:some|any|an?)(?: {_MOOD},| [a-z-]+|
  <y\d+-\d+>){{0,2}})|
 ^\W*(?:early |late |mid |<y\d+-\d+> )*(?:(?:actually|ok|okay|well|hmm|yes|sure|then|no(?=,)|hi|hello|hey|
-also|especially|{_HABIT}(?: just)?)\W+)*
+(?:mostly|mainly)(?: just)?)\W+)*
 """
+HABIT = re.compile(_HABIT)
 TURNED = re.compile(
-    rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than) "
+    rf"(?:\b(?:{_NEG}|{_NOT}|hardly|used to|shouldn't|why|people who|those who|if you|than|too [a-z]+) "
     rf"{_ADV}(?:get |grow )?|\bthe )$"
 )  # before a decisive word: "don't hate", "why not"
 _END = (
-    r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|for|again|anymore|"
-    r"this (?:time|morning|afternoon|evening|weekend)|"
+    r"\s*(?:$|[.,;:!?)(\"”—–-]|(?:please|pls|thanks?|thank|tonight|today|though|tho|at all|this time|for|again|anymore|"
     r"any more|whatsoever|but|and|or|because|since|as|i|i'm|i'd|we|just|only|either|now|ever|then|ok|okay|lately|so|"
     r"nor|right now|instead|rather|yet|suggestions|recommendations|in it|in there|any (?:ideas|tips|other|good|recs)|"
     r"what|surprise me|how|which|can you|could you|got any)\b)"
@@ -155,15 +157,28 @@ _END = (
 END = re.compile(_END)
 ASKED_END = re.compile(  # "horror emotional films"
     rf"\s+(?:<t|(?:[a-z-]+ {NOUN}|out (?:now|today|there)|that|which|where|you|to (?:watch|see|try|check out|enjoy)|"
-    r"too(?! (?:much|many))|also|a lot|the (?:most|best)|recently|later|etc|every now|something|based on|"
-    r"do you|have you|any|whatever|rn|could|would|yeah|lol|haha)\b)"
+    r"too(?! (?:much|many|little|long|often|scary)\b)|a lot(?! less)|"
+    r"this (?:morning|afternoon|evening|weekend)|also|recently|later|etc|every now|something|"
+    r"based on|do you|have you|any|whatever|yeah|rn|lol|haha)\b)"
 )
-WELCOME = re.compile(  # behind a list that is asked for: "comedies are my favourites", "a horror fan", "family night"
-    rf"(?:(?:'s| is| are| has to be)(?: one of| all| both| definitely| probably| by far)* {_FAVOURITE}|"
-    r" would (?:also )?be (?:better|great|good|nice|awesome|perfect|cool|lovely|fun)|"
-    rf" (?:{NOUN} )?(?:fan|lover|buff|nerd|geek|junkie|person|guy|girl|mood|phase|kick|night|evening|marathon))\b"
+MORE = re.compile(  # behind a list of what is asked for: "action, comedy, thriller"
+    rf"(?:\s*,\s*{THING}){{1,30}}(?=\s*(?:$|[.;!?)]|,? (?:but )?no |and\b|(?:,? ?etc|please|thanks)\b\W*$))"
 )
-MORE = re.compile(rf"(?:\s*,\s*{THING}){{1,30}}(?=(?:,? etc\b)?{_END})")  # behind a list: "action, comedy, thriller"
+# The beginning of a clause.
+_ANEW = rf"(?:^\W*|, ?|\b(?:and|so|(?<!one )but|maybe|perhaps|think|guess) )(?:{_FILLER}\s+)*$"
+_I_AM = (
+    r"(?:^\W*|\b(?:i'm|im|i am|we're|we are|i've been|am|as) )(?P<not>not |never )?"
+    r"(?:(?:really|definitely|also|such|much|more|kind|an?|of|in|the|huge|big|massive|total|real|true|die-hard) )*$"
+)
+WELCOME = [  # what the words before and behind it ask for together, or exclude: with <not>
+    (re.compile(before), re.compile(behind))
+    for before, behind in (
+        (_ANEW, rf"(?:'s| is| are| has to be)(?: one of| all| both| definitely)* {_FAVOURITE}(?: {_KIND})?(?={_END})"),
+        (_ANEW, r" would (?:also )?be (?:great|good|nice|awesome|perfect|cool|lovely|fun)\b(?! (?:if|to)\b)"),
+        (_I_AM, rf" (?:{NOUN} )?(?:kind of )?(?:fan|lover|buff|nerd|geek|junkie|person|mood|phase)\b"),
+        (r"\b(?:for|it's|its|it is)(?: an?| our)? ?$", r" (?:movie |film )?(?:night|evening)\b"),
+    )
+]
 ATTACHED = re.compile(
     r"\s*(?:(?:unless|like|with|without|shorter|longer|older|newer|under|over|made|released|starring|by|about|"
     r"before|after|if|when|from|of(?! (?:my|our)\b)|set)\b|in\b(?! (?:it|there)\b)|<y)"
@@ -359,6 +374,7 @@ BEHIND = [
     for kind, words in (
         ("again", _AGAIN_BEHIND),
         ("against", _AGAINST_BEHIND),
+        ("against", rf" (?:is|are) my least favou?rites?(?: {_KIND})?(?={_END})"),
         ("unsure", r" (?:isn't|aren't|is not|are not) (?:really )?(?:my|our) (?:[a-z-]+ )?favou?rites?\b"),
         ("asked", r"[- ]friendly\b"),
         ("only", r" only\b(?=\W*$|[.,;!]| please)"),
