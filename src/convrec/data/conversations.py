@@ -136,18 +136,27 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
 
 
-def distinct_prompts(rows: Iterable[Row]) -> list[Row]:
-    """Return the first row of each prompt, in order; all answers to a prompt share one list."""
+def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]:
+    """Return the first row of each prompt, in order; all answers to a prompt share one list.
+
+    If there are more than `limit`, each person's first prompt is chosen before anyone's second: what few people like
+    says little of the others.
+    """
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["prompt_id"], row)
-    return list(first.values())
+    prompts = list(first.values())
+    if limit is None or limit >= len(prompts):
+        return prompts
+    persons = pd.Series(map(person_of, prompts))
+    turns = persons.groupby(persons).cumcount().to_numpy()
+    return [prompts[place] for place in sorted(turns.argsort(kind="stable")[:limit])]
 
 
 def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[Row]]:
-    """Return the rows of the first `limit` distinct prompts of a file (all of them for None), and these prompts."""
+    """Return the rows of at most `limit` prompts of a file (None: all), and these prompts: see `distinct_prompts`."""
     rows = read_rows(path)
-    prompts = distinct_prompts(rows)[:limit]
+    prompts = distinct_prompts(rows, limit)
     kept = {row["prompt_id"] for row in prompts}
     return [row for row in rows if row["prompt_id"] in kept], prompts
 

@@ -323,7 +323,7 @@ def baseline_lists(
     Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. Items with equal
     scores are ordered by popularity in training.
     """
-    asked = distinct_prompts(validation)[:_VALIDATION_PROMPTS]
+    asked = distinct_prompts(validation, _VALIDATION_PROMPTS)
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
     baselines = Baselines(train, validation, asked, catalog, options, Named.of([*asked, *prompts], catalog))

@@ -53,7 +53,7 @@ class Evaluation:
         engine: Mapping[str, Any],
         **scoring: Any,
     ) -> "Evaluation":
-        """Return the evaluation on the first `max_prompts` prompts of a split (None: all), see `Params.evaluation`.
+        """Return the evaluation on at most `max_prompts` prompts of a split (None: all), see `Params.evaluation`.
 
         Raises `InputError` if the split or the catalog is not made yet, or the engine cannot run here.
         """

@@ -36,7 +36,7 @@ def evaluate(
         checkpoints: Score the saved checkpoints of sft, rank_grpo, or both, separated by a comma.
         every: With --checkpoints: only those at multiples of this step, the last one and the chosen one.
         split: Default: test with --model, validation with --checkpoints.
-        max_prompts: Use only the first N prompts; overrides evaluate.max_prompts.
+        max_prompts: Use at most N prompts, one of each person first; overrides evaluate.max_prompts.
         engine: Overrides evaluate.engine.
         free: With --model: lists without the catalog constraint and guidance, which are never served.
     """

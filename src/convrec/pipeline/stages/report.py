@@ -90,13 +90,6 @@ def _failures(
     return examples, (int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
-def _validated(paths: Paths, number: int) -> tuple[int, int]:
-    """Return the rows and the prompts of the first validation prompts, which the checkpoints are measured on."""
-    prompts = pd.read_parquet(paths.split("validation"), columns=["prompt_id"])["prompt_id"]
-    first = prompts.drop_duplicates()[:number]
-    return int(prompts.isin(first).sum()), len(first)
-
-
 def _demonstration_examples(paths: Paths, catalog: Catalog, num_ranks: int) -> list[Example]:
     frame = pd.read_parquet(paths.demonstration("validation"))
     lists = {step: _column(frame, column) for step, column in STEP_COLUMNS.items()}
@@ -109,6 +102,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     data, evaluation = read_json(paths.results("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
+    validated = read_prompts(paths.split("validation"), params.rank_grpo.validation_prompts)
     samples, seed = params.evaluate.bootstrap_samples, params.common.seed
     lists = {
         system: _column(pd.read_parquet(paths.predictions / f"{system}.parquet"), "response") for system in COMPARED
@@ -128,7 +122,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         evaluation=evaluation,
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
         ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
-        validated=_validated(paths, params.rank_grpo.validation_prompts),
+        validated=(len(validated[0]), len(validated[1])),
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
         failures=failures,
         without_hit=without_hit,
