@@ -1,6 +1,6 @@
 """Time, memory and utilization of a training step with TRL's GRPOTrainer and with RankGRPOTrainer, by its parts.
 
-    python -m benchmarks.step demo                 # the embedded profile's shape, on a CPU
+    python -m benchmarks.step demo                 # the demo's shape before item tokens, on a CPU
     python -m benchmarks.step 20M-512 20M-1024     # 20 million weights; prompts of 512 and 1,024 tokens
     python -m benchmarks.step 0.5b 0.5b-8          # in bf16, 48 and 8 lists of 400 tokens, prompts of 2,048; on a GPU
     python -m benchmarks.step 0.5b-lists           # 48 lists of 20 items, prompts of log-normal lengths; on a GPU
