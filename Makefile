@@ -40,7 +40,7 @@ $(READY) $(DEV): pyproject.toml requirements/constraints.txt
 
 install: $(READY)  ## create the virtual environment with the locked versions; without what tests need
 
-try: $(READY)  ## ask the trained demo model, which comes with the package, in a web page
+try: $(READY)  ## serve the trained demo model, which comes with the package, as a web page
 	@convrec app --model demo
 
 demo-model: $(READY)  ## make that model from the last demo (docs/make_demo_model.py)
@@ -76,7 +76,7 @@ test: $(DEV)  ## run the fast tests: about 4 minutes on two cores
 test-tools: $(DEV)  ## install what the other tests need: Chromium, PostgreSQL, vLLM
 	python -m tests.tools
 
-test-ci: test-tools  ## run the tests of CI: also the slow ones, and one of each nightly kind
+test-ci: test-tools  ## run the tests of `.ci/run`: also the slow ones, and one of each nightly kind
 	$(PYTEST) -m "not (nightly or gpu or loop)"
 
 test-nightly: test-tools  ## run what seldom breaks: vLLM, DeepSpeed, native servers, pages in a browser, schedulers' files

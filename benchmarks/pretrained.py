@@ -6,7 +6,7 @@
 
 FOLDER of `--model` is a Hugging Face model, such as SmolLM2-135M-Instruct. Each case is a data set with titles as text
 or as item tokens, or with the embedded model of its profile. Its parts are the stages of the pipeline, in one process
-and without MLflow, and the lists of each model, guided and unguided, on the first validation prompts and on all of
+and without MLflow, and the lists of each model, guided and unguided, on some validation prompts and on all of
 test. `--jobs` cases run at the same time, in the given order. A data set alone is a case, too, which the others need:
 run it before, on a CPU.
 
