@@ -231,10 +231,11 @@ def run_stage(name: str, params: Params) -> Found:
 
 def training_figures(params: Params, name: str) -> Found:
     """Return the median seconds of a Rank-GRPO step and its parts, after the first steps, and the tokens of a list."""
-    from convrec.pipeline.stages.rank_grpo import checkpoint_folder  # noqa: PLC0415
+    from convrec.pipeline.stages.rank_grpo import key_of  # noqa: PLC0415
     from convrec.training.callbacks import read_history  # noqa: PLC0415
+    from convrec.training.checkpoints import training_folder  # noqa: PLC0415
 
-    history = read_history(checkpoint_folder(params, Paths()) / "history.jsonl")
+    history = read_history(training_folder("rank_grpo", key_of(params, Paths())) / "history.jsonl")
     steps = pd.DataFrame([row for row in history if "reward" in row])
     validation = {int(r["step"]): r["validation/ndcg_at_20"] for r in history if "validation/ndcg_at_20" in r}
     times = steps.filter(regex="^seconds/(?!elapsed)").iloc[min(3, len(steps) - 1) :].median()

@@ -326,13 +326,19 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     set_params(scratch, {"sft": {"checkpoint_step": 14, "per_device_train_batch_size": 4}})
     run_in(scratch, "convrec", "run", "sft")
     by_one = load(model.read_bytes())
+
+    def is_as_by_one() -> None:
+        for name, weights in load(model.read_bytes()).items():
+            torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
+
     set_params(scratch, {"sft": {**launch, "per_device_train_batch_size": 2}})
+    assert "the finished training" in run_in(scratch, "convrec", "run", "sft").stderr
+    (folder,) = (scratch / "checkpoints" / "sft").iterdir()
+    shutil.rmtree(folder)
     run_in(scratch, "convrec", "run", "sft")
     by_two = model.read_bytes()
-    for name, weights in load(by_two).items():
-        torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
-
-    shutil.rmtree(scratch / "checkpoints" / "sft")  # the finished training would be found again
+    is_as_by_one()
+    shutil.rmtree(folder)
     nodes = _start_nodes(scratch, "sft")
     _signal_at_step(nodes, 3, signal.SIGKILL)
     (first, words), (second, _) = _end_nodes(nodes)
@@ -344,7 +350,13 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     assert " step " not in others, "only the first process tells"
     status = json.loads(run_in(scratch, "dvc", "status", "--json", "sft").stdout)
     assert status == {}, "node 0 ran it under DVC"
-    assert (_run_names(scratch) - before)["sft"] == 4, "one for each start, none of the second node"
+    assert (_run_names(scratch) - before)["sft"] == 5, "one for each start, none of the second node"
+    (folder / "finished.json").unlink()
+    for step in (12, 14):
+        shutil.rmtree(folder / f"checkpoint-{step}")
+    set_params(scratch, {"sft": {"launch": None, "per_device_train_batch_size": 4}})
+    assert "resuming at step 10 of" in run_in(scratch, "convrec", "run", "sft").stderr
+    is_as_by_one()
 
 
 @pytest.mark.slow

@@ -94,10 +94,9 @@ def test_a_file_does_not_decide_that_foreign_code_runs(catalog, tmp_path, monkey
     asked = []
     monkeypatch.setattr(Evidence, "load", lambda path, catalog, make, device: asked.append(make))
     monkeypatch.setattr(guidance, "make_embedder", lambda texts, **options: asked.append(options))
-    for trust in (False, True):
-        Guidance.load(tmp_path, catalog, trust_remote_code=trust)
-        asked.pop()()
-        assert asked.pop() == {"name": "evil/repo", "revision": None, "trust_remote_code": trust, "device": "cpu"}
+    Guidance.load(tmp_path, catalog)
+    asked.pop()()
+    assert asked == [{"name": "evil/repo", "revision": None, "device": "cpu"}]
 
 
 def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):

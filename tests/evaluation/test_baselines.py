@@ -19,7 +19,7 @@ from convrec.evaluation.systems import BASELINES
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from tests.rows import make_row
-from tests.small_project import ROOT
+from tests.small_project import ROOT, make_stages
 
 HEAT, DUNE, UP, ALIEN = ("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)
 
@@ -249,7 +249,7 @@ def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_
     if profile != "embedded" and not folder.is_dir():
         pytest.skip(f"real data are needed: set CONVREC_TEST_DATA to the folder above `{folder.name}`")
     shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+    make_stages(tmp_path, {})
     monkeypatch.chdir(tmp_path)
     make_store(tmp_path)
     assert cli("profile", profile, *(("--set", f"data.path={folder}") if profile != "embedded" else ())).status == 0

@@ -15,18 +15,17 @@ from convrec.pipeline.stages import sft
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.service.translation import ModelFiles
-from convrec.training.checkpoints import mark_finished
+from convrec.training.checkpoints import mark_finished, training_folder
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.rows import make_row
-from tests.small_project import ROOT, SHRUNK, set_params
+from tests.small_project import make_stages, set_params
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A project with parameters and two random models."""
     folder = tmp_path_factory.mktemp("made")
-    shutil.copy(ROOT / "params.yaml", folder)
-    set_params(folder, {**SHRUNK, "common": {"list_length": 6, "cutoffs": [2, 6], "device": "cpu"}})
+    make_stages(folder, {"common": {"list_length": 6, "cutoffs": [2, 6], "device": "cpu"}})
     for seed, name in enumerate(("base", "sft")):
         make_random_model(folder / "models" / name, seed)
     return folder
@@ -166,15 +165,17 @@ def test_names_of_evaluations_say_model_split_and_how_many():
 @pytest.fixture
 def training(project) -> Path:
     """The SFT's folder, whose training keeps the steps 2, 4 and 5, and chose 4; step 6 is half written."""
-    write_rows(pd.DataFrame({"prompt_id": ["p0"]}), Paths().demonstration("train"))
-    folder = sft.checkpoint_folder(load_params(), Paths())
+    for split in ("train", "validation"):
+        write_rows(pd.DataFrame({"prompt_id": ["p0"]}), Paths().demonstration(split))
+    key = sft.key_of(load_params(), Paths())
+    folder = training_folder("sft", key)
     for step, model in ((2, "base"), (4, "sft"), (5, "base"), (6, "base")):
         made = shutil.copytree(Path("models") / model, folder / f"checkpoint-{step}")
         (made / "trainer_state.json").write_text("{}")
         (made / "config.json").write_text((made / "config.json").read_text() + "\n" * step)  # other weights, as it were
         if step < 6:
             (made / "complete").write_text("{}")
-    mark_finished(folder, folder / "checkpoint-4", "code")
+    mark_finished(folder, folder / "checkpoint-4", key)
     return folder
 
 

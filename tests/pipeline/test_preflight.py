@@ -250,6 +250,8 @@ def test_evaluate_without_memory_goes_on_with_smaller_batches(tmp_path, monkeypa
     monkeypatch.chdir(make_workspace(tmp_path))
     make_store(tmp_path)
     set_params(tmp_path, {"evaluate": {"batch_size": 16}})
+    for name in ("base", "guidance", "sft", "rank_grpo"):
+        Paths().model(name).mkdir(parents=True)
     tried = []
 
     def run(params, paths, record):

@@ -26,7 +26,7 @@ SETTINGS = ListSettings("Recommend {list_length} films.", SIZE, 64, 1.3, 256)
 
 def make_workspace(folder: Path) -> Path:
     """Write parameters, policy and data of twelve prompts."""
-    for name in ("params.yaml", "promotion.yaml"):
+    for name in ("params.yaml", "promotion.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, folder)
     common = {"list_length": SIZE, "cutoffs": [2, SIZE], "device": "cpu"}
     set_params(folder, {**SHRUNK, "common": common})

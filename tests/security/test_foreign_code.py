@@ -3,23 +3,31 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import mlflow
 import pytest
 from transformers import dynamic_module_utils
 
 from convrec.classical.embedding import SentenceEmbedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import load_guide
+from convrec.data.conversations import read_rows
+from convrec.evaluation.baselines import kept_baselines
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.model_folders import find_model
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.pipeline.memory import with_settings
-from convrec.pipeline.stages import base_model
+from convrec.pipeline.stages import base_model, guidance
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
+from convrec.project.graph import stage_params
 from convrec.project.paths import Paths
+from convrec.project.results import read_json
 from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommender
 from convrec.service.translation import ModelFiles
+from tests.registry.registered import make_workspace
 from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
 from tests.service.recommending import CATALOG, SETTINGS, save_model
 from tests.small_project import ROOT
@@ -85,11 +93,17 @@ def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp
     assert type(load_model(Paths().model("base"), trust_remote_code=True)).__name__ == "Model"
 
 
-def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):
-    folder = save_model(tmp_path / "embedder")
+def _save_embedder(folder: Path, marker: Path) -> Path:
+    """Write a sentence-transformers model whose only module is in a file beside it."""
+    save_model(folder)
     (folder / "code_of_its_own.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nThing = dict\n")
     module = {"idx": 0, "name": "0", "path": "", "type": "code_of_its_own.Thing"}
     (folder / "modules.json").write_text(json.dumps([module]))
+    return folder
+
+
+def test_an_embedder_of_foreign_code_is_refused(tmp_path, marker):
+    folder = _save_embedder(tmp_path / "embedder", marker)
     with pytest.raises(InputError, match=r"set demonstrations\.embedder\.trust_remote_code to true"):
         SentenceEmbedder(str(folder))
     assert not marker.exists()
@@ -118,3 +132,22 @@ def test_the_code_of_a_registered_version_runs_under_mlflow_alone(tmp_path, mark
     assert len(answer[0]) == 3 and not marker.exists()
     mlflow.pyfunc.load_model(str(version))
     assert marker.exists(), "MLflow runs a version's code: that is what a version is to it"
+
+
+def test_evidence_runs_no_code_of_an_embedder_so_that_its_version_can_be_served(tmp_path, marker, monkeypatch):
+    """The baseline `neighbours`, which is never registered, has the embedder of the parameters."""
+    folder = _save_embedder(tmp_path / "embedder", marker)
+    monkeypatch.chdir(make_workspace(tmp_path))
+    save_model(Paths().model("sft"))
+    settings = {"demonstrations.embedder.name": str(folder), "demonstrations.embedder.trust_remote_code": True}
+    params = with_settings(load_params(), settings)
+    guidance.run(stage_params(params, "guidance"), Paths(), MagicMock())
+    assert read_json(Paths().guidance / "guidance.json")["embedder"] == {"name": "tfidf"} and not marker.exists()
+    monkeypatch.setattr(Evidence, "fit", None)  # without prompts nothing is fitted
+    guidance.run(stage_params(with_settings(params, {"guidance.fit_prompts": 0}), "guidance"), Paths(), MagicMock())
+    assert load_guide(Paths().guidance, CATALOG) is None
+    prompts, options = read_rows(Paths().split("test")), params.baseline_options()
+    assert kept_baselines(["fusion"], Paths(), prompts, CATALOG, **options)["fusion"].lists and not marker.exists()
+    with pytest.raises(InputError, match="'dict' has no attribute 'load'"):  # the class `Thing`
+        kept_baselines(["neighbours"], Paths(), prompts, CATALOG, **options)
+    assert marker.exists()

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from convrec.project.errors import InputError
 from convrec.training.checkpoints import (
     best_step,
     complete_checkpoints,
     last_checkpoint,
+    prepare_folder,
     set_damaged_aside,
 )
 from tests.registry.tracking.server import free_port
@@ -85,6 +87,26 @@ def test_a_file_of_a_folder_in_a_checkpoint_counts(tmp_path):
     inner.parent.mkdir()
     inner.write_bytes(b"of a process that was killed")
     assert last_checkpoint(tmp_path).name == "checkpoint-1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "writer"),
+    [
+        (
+            {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero2.json", "WORLD_SIZE": "2"},
+            r"DeepSpeed \(zero2.json\) in 2 processes",
+        ),
+        ({"ACCELERATE_USE_FSDP": "true"}, "FSDP"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_of_launch_is_refused_and_kept(tmp_path, monkeypatch, variables, writer):
+    train_tiny(make_tiny(), tmp_path, stop=1)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"checkpoint-1 was written by one process or DDP, and {writer} cannot resume"):
+        prepare_folder(tmp_path)
+    monkeypatch.undo()
+    assert prepare_folder(tmp_path) == tmp_path / "checkpoint-1"
 
 
 def _interrupted(folder: Path) -> Path:

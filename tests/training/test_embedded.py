@@ -10,6 +10,7 @@ from convrec.data.catalog import Catalog, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.generation.pretrained import load_tokenizer
+from convrec.project.code import Key
 from convrec.project.config.params import load_params
 from convrec.training.callbacks import read_history
 from convrec.training.checkpoints import (
@@ -101,32 +102,23 @@ def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
     assert all((first[name] == second[name]).all() for name in first)
 
 
-def test_checkpoints_are_keyed_by_parameters_and_inputs(tmp_path):
-    data = tmp_path / "rows.parquet"
-    data.write_bytes(b"one")
-    key = training_folder("sft", {"lr": 1}, [data])
-    assert key == training_folder("sft", {"lr": 1}, [data])
-    assert key != training_folder("sft", {"lr": 2}, [data])
-    data.write_bytes(b"two")
-    assert key != training_folder("sft", {"lr": 1}, [data])
-
-
 def test_a_finished_training_is_found_again_until_its_code_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = training_folder("sft", {"lr": 1}, [])
+    key, other = Key("task", "code"), Key("task", "other code")
+    folder = training_folder("sft", key)
+    assert folder == training_folder("sft", other) != training_folder("sft", Key("other task", "code"))
     model = folder / "checkpoint-4"
     model.mkdir(parents=True)
     for name in ("complete", "trainer_state.json"):
         (model / name).write_text("{}")
     assert prepare_folder(folder) == model, "an interrupted one is resumed"
-    assert finished_model(folder, "code") is None
-    mark_finished(folder, model, "code")
-    assert finished_model(folder, "code") == model
-    assert finished_model(folder, "other code") is None
+    assert finished_model(folder, key) is None
+    mark_finished(folder, model, key)
+    assert finished_model(folder, key) == model
+    assert finished_model(folder, other) is None
     monkeypatch.setenv(RETRAIN, "1")
-    assert finished_model(folder, "code") is None
+    assert finished_model(folder, key) is None
     assert prepare_folder(folder) is None and not model.exists()
-    assert training_folder("sft", {"lr": 1}, []) == folder != training_folder("sft", {"lr": 2}, [])
 
 
 def test_a_history_cut_short_by_a_crash_keeps_its_whole_lines(tmp_path):

@@ -79,12 +79,10 @@ class Guidance:
     live: np.ndarray | None = None  # (C,), what feedback adds to the log weights; in a service, never saved
 
     @classmethod
-    def load(
-        cls, folder: Path, catalog: Catalog, device: str = "cpu", trust_remote_code: bool = False
-    ) -> "Guidance | None":
+    def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
         """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight.
 
-        Whether the code of a sentence-transformers model may run is the caller's decision, not the file's.
+        A sentence-transformers model that runs code of its own is refused, whatever the file says.
         """
         if not (folder / _SETTINGS).is_file():
             return None
@@ -92,7 +90,7 @@ class Guidance:
         weights, made = settings["weights"], settings["embedder"]
         if not any(weights.values()):
             return None
-        embedder = {"name": made["name"], "revision": made.get("revision"), "trust_remote_code": trust_remote_code}
+        embedder = {"name": made["name"], "revision": made.get("revision")}
         make = partial(make_embedder, [], **embedder, device=device)
         return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
 
@@ -111,11 +109,9 @@ class Guidance:
 
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
-        folder.mkdir(parents=True, exist_ok=True)
+        save_settings(folder, self.weights, self.embedder)
         if any(self.weights.values()):
             self.evidence.save(folder / _EVIDENCE)
-        settings = {"weights": dict(self.weights), "embedder": dict(self.embedder)}
-        (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
     def log_weights(self, prompts: Sequence[Row], *, without_own: bool = False) -> list[LogWeights]:
         """Return the logarithm of the weight of each prompt's items; `without_own` is as in `Evidence.terms`."""
@@ -133,9 +129,16 @@ class Guidance:
         return self.evidence.neighbours.likers(prompts, self.evidence.number)
 
 
-def load_guide(folder: Path | None, catalog: Catalog, trust_remote_code: bool = False) -> Guidance | None:
+def save_settings(folder: Path, weights: Mapping[str, float], embedder: Mapping[str, Any]) -> None:
+    """Write the weights and the embedder of a guidance to a folder; weights of 0 are no guidance, without evidence."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"weights": dict(weights), "embedder": dict(embedder)}
+    (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def load_guide(folder: Path | None, catalog: Catalog) -> Guidance | None:
     """Return the guidance in a folder as the guide of lists, None where there is none."""
-    return None if folder is None else Guidance.load(folder, catalog, trust_remote_code=trust_remote_code)
+    return None if folder is None else Guidance.load(folder, catalog)
 
 
 def as_log_weights(scores: WeightedSum, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from convrec.data.parsing import WrittenList, format_list
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
 from convrec.project.atomic import write_text
-from convrec.project.code import code_digest, code_files, fingerprint
+from convrec.project.code import code_files, make_key
 from convrec.project.device import pick_device
 from convrec.project.paths import CHECKPOINTS, Paths
 
@@ -76,6 +75,7 @@ class Options:
     embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
     evidence: Mapping[str, Any]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
+    evidence_embedder: Callable[[Sequence[str]], Embedder] | None = None  # for `fusion`; None: the same
     ordered: bool = False  # whether prompts name what was liked in order of time, which `sasrec` needs
 
     @classmethod
@@ -86,12 +86,16 @@ class Options:
         embedder: Mapping[str, Any],
         device: str,
         seed: int,
+        evidence_embedder: Mapping[str, Any],
         evidence: Mapping[str, int],
         ordered: bool,
     ) -> "Options":
-        """Return the options with the largest cutoff; `embedder` holds the arguments of `make_embedder`."""
-        embed = partial(make_embedder, **embedder, device=pick_device(device))
-        return cls(size, max(cutoffs), embed, seed, evidence, ordered)
+        """Return the options with the largest cutoff; both embedders are arguments of `make_embedder`."""
+        embed, other = (
+            partial(make_embedder, **chosen, device=pick_device(device)) for chosen in (embedder, evidence_embedder)
+        )
+        is_same = embedder["name"] == evidence_embedder["name"]
+        return cls(size, max(cutoffs), embed, seed, evidence, None if is_same else other, ordered)
 
 
 class Scorer(NamedTuple):
@@ -213,8 +217,9 @@ class Baselines:
 
     def fusion(self) -> Scorer:
         """Return the weighted evidence that guides the models' lists, without a model."""
-        sizes = self.options.evidence
-        evidence = Evidence(self.catalog, self.voters, self.likes, sizes["neighbours"], sizes["kept"])
+        sizes, embedder = self.options.evidence, self.options.evidence_embedder
+        voters = self.voters if embedder is None else Neighbours.fit(self.rows, self.catalog, embedder)
+        evidence = Evidence(self.catalog, voters, self.likes, sizes["neighbours"], sizes["kept"])
         asked = self.asked
         terms = evidence.terms(asked, without_own=False, earlier=False)
         positives, size = count_positives(self.validation, asked, self.catalog), self.options.size
@@ -295,12 +300,10 @@ def kept_baselines(
     parameters = {
         "prompts": [row["prompt_id"] for row in prompts],
         "options": {**options, "device": pick_device(options["device"])},
-        "versions": {name: version(name) for name in _LIBRARIES},
-        "code": code_digest(code_files([__name__])),
     }
     embedder = Path(options["embedder"]["name"])  # a folder, or a name
     inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog, *([embedder] * embedder.is_dir())]
-    file = CHECKPOINTS / "baselines" / f"{fingerprint(parameters, inputs)}.json"
+    file = CHECKPOINTS / "baselines" / f"{make_key(parameters, inputs, code_files([__name__]), _LIBRARIES)}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
         train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))

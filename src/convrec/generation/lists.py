@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,7 +24,7 @@ from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
 from convrec.generation.vllm_engine import VllmEngine, require_vllm
-from convrec.project.code import code_digest, code_files, fingerprint
+from convrec.project.code import code_files, make_key
 from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
@@ -223,17 +222,9 @@ def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions,
         "catalog": None if catalog is None else [str(item) for item in catalog.items],
         "engine": options.engine,
         "device": options.device,
-        "versions": {name: version(name) for name in libraries if _is_installed(name)},
-        "code": code_digest(code_files([__name__])),
     }
-    return ListCache(CHECKPOINTS / "lists" / f"{fingerprint(parameters, model_files(model))}.jsonl")
-
-
-def _is_installed(library: str) -> bool:
-    try:
-        return bool(version(library))
-    except PackageNotFoundError:
-        return False
+    key = make_key(parameters, model_files(model), code_files([__name__]), libraries)
+    return ListCache(CHECKPOINTS / "lists" / f"{key}.jsonl")
 
 
 # Writes the lists of a model for each of some guidances, which are the weights of each row, or none.

@@ -26,15 +26,16 @@ from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages.rank_grpo import align
 from convrec.pipeline.stages.sft import learn
 from convrec.project.atomic import replaced
-from convrec.project.code import code_digest, code_files
+from convrec.project.code import TRAINERS, code_files, make_key
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import BY_RANK
 from convrec.project.errors import InputError
-from convrec.project.paths import Paths
+from convrec.project.graph import stage_params
+from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
 from convrec.registry.tracking import Run, file_md5, group_run, stage_run
-from convrec.training.checkpoints import last_checkpoint, training_folder
+from convrec.training.checkpoints import last_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +87,10 @@ class Experiment:
 
     def _run(self, name: str, params: Params, train: Train, parent: Run) -> Path:
         common, trust = params.common, params.base_model.trust_remote_code
-        parameters = {
-            "variant": name,
-            **getattr(params, self.stage).model_dump(),
-            **common.prompt_parameters(),
-            **common.model_dump(include={"cutoffs", "repetition_penalty"}),
-            "dtype": params.base_model.dtype,
-            "scored_length": params.evaluate.max_completion_length,
-            "code": code_digest(code_files([__name__])),
-        }
-        folder = training_folder(self.name, parameters, self.inputs)
+        trained = stage_params(params, self.stage).keyed(self.stage)
+        parameters = {"variant": name, **trained, "lists": params.list_settings(), "cutoffs": common.cutoffs}
+        key = make_key(parameters, self.inputs, code_files([__name__]), TRAINERS)
+        folder = CHECKPOINTS / self.name / str(key)
         if (folder / _SCORES).is_file():
             logger.info("%s, seed %d: already finished (%s)", name, common.seed, folder)
             return folder
@@ -196,8 +191,7 @@ def compare_algorithms(
     _require_made(sft=start)
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
-    trust_embedder = params.demonstrations.embedder.trust_remote_code
-    guide = load_guide(paths.guidance, evaluation.catalog, trust_embedder) if constrained else None
+    guide = load_guide(paths.guidance, evaluation.catalog) if constrained else None
     inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
     experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide)
 

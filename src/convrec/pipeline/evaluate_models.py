@@ -26,7 +26,7 @@ from convrec.project.table import TextTable
 from convrec.registry.model_card import CHECKPOINT_TAG, checkpoint_digest
 from convrec.registry.tracking import stage_run
 from convrec.registry.versions import download_version, require_shared_items
-from convrec.training.checkpoints import chosen_step, complete_checkpoints
+from convrec.training.checkpoints import chosen_step, complete_checkpoints, training_folder
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +120,10 @@ def _kept(stage: str, params: Params, paths: Paths) -> tuple[Path, dict[int, Pat
     if stage not in ("sft", "rank_grpo"):
         raise InputError(f"--checkpoints {stage}: give sft, rank_grpo, or both separated by a comma")
     try:
-        folder = import_module(f"convrec.pipeline.stages.{stage}").checkpoint_folder(params, paths)  # seconds to import
+        key = import_module(f"convrec.pipeline.stages.{stage}").key_of(params, paths)  # seconds to import
     except FileNotFoundError as error:
         raise InputError(f"{error.filename}: not made yet; run `dvc repro {stage}` first") from None
+    folder = training_folder(stage, key)
     kept = {step: path for step, path in complete_checkpoints(folder).items() if has_weights(path)}
     if not kept:
         raise InputError(

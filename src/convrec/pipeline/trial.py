@@ -30,8 +30,8 @@ from convrec.demonstrations.prompts import choose_prompts
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import last_remedy, smaller_settings, with_settings
 from convrec.project.config.params import Params, parse_params
-from convrec.project.config.training import Training
 from convrec.project.errors import EXIT_BAD_INPUT, InputError, says_out_of_memory
+from convrec.project.graph import GRAPH
 from convrec.project.machine import GIB, family, gpu_bytes, resident_bytes
 from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
@@ -68,12 +68,6 @@ class Trial:
     whole_seconds: float | None = None
 
 
-def rows_per_step(config: Training) -> int:
-    """Return the sequences of one optimizer step: the effective batch size."""
-    processes = config.num_processes if config.launch is not None else 1
-    return config.per_device_train_batch_size * config.gradient_accumulation_steps * processes
-
-
 def trial_params(params: Params) -> Params:
     """Return the parameters of the scratch project: those of the real one, but for the number of steps."""
     raw = params.model_dump()
@@ -99,7 +93,8 @@ class ScratchProject:
     def __init__(self, params: Params, paths: Paths, folder: Path):
         self.params, self.paths, self.own = trial_params(params), paths, Paths(folder)
         self.own.processed.mkdir(parents=True)
-        (folder / CONFIGS).symlink_to((paths.root / CONFIGS).resolve())
+        for name in (CONFIGS, GRAPH):
+            (folder / name).symlink_to((paths.root / name).resolve())
         for file in paths.processed.glob("*.parquet"):
             (self.own.processed / file.name).symlink_to(file.resolve())
         self.change({})
@@ -116,8 +111,8 @@ class ScratchProject:
         whatever the model, so that later stages are guided.
         """
         sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
-        number = STEPS * rows_per_step(sft)
-        prompts = max(1, STEPS * rows_per_step(rank_grpo) // rank_grpo.group_size)
+        number = STEPS * sft.rows_per_step
+        prompts = max(1, STEPS * rank_grpo.rows_per_step // rank_grpo.group_size)
         self._train = train = _longest(self.paths.split("train"), max(number, prompts))
         for name in ("validation", "test"):
             self._replace(name, _longest(self.paths.split(name), batch))
@@ -252,8 +247,8 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
     if trial.stage == "sft":
         wanted, seed = params.demonstrations, params.common.seed
         number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
-        steps = math.ceil(number * (1 + wanted.variants) / rows_per_step(params.sft)) * params.sft.num_train_epochs
+        steps = math.ceil(number * (1 + wanted.variants) / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
     sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
-    return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / rows_per_step(config)))
+    return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / config.rows_per_step))

@@ -1,4 +1,4 @@
-"""Digests, by which finished trainings, comparisons and cached lists are found again: of parameters, inputs and code.
+"""The keys by which trainings, comparisons and cached lists are found again: of parameters, inputs, code and versions.
 
 The code that decides what a stage writes is the modules that it imports; comments, docstrings and formatting do not
 change its digest. dvc.yaml names the packages that hold it.
@@ -9,8 +9,9 @@ import hashlib
 import json
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PACKAGE = Path(__file__).parents[1]
 _ROOT = PACKAGE.parent
@@ -24,17 +25,51 @@ PLUMBING = (
 MEASURES = "convrec.evaluation"  # only measures in a training and chooses among checkpoints: an edit retrains nothing
 
 
-def fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
-    """Return 16 hexadecimal digits of the parameters and of the inputs' names and bytes; a folder is all its files."""
-    digest = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
+TRAINERS = ("accelerate", "peft", "torch", "transformers", "trl")  # the libraries that decide what a training makes
+
+
+class Key(NamedTuple):
+    """What a piece of work depends on, as two digests of 16 hexadecimal digits.
+
+    - `task`: of parameters and inputs; interrupted work with the same one resumes.
+    - `made_by`: of code and library versions; finished work is used again only if this is the same as well.
+    """
+
+    task: str
+    made_by: str
+
+    def __str__(self) -> str:
+        return "".join(self)
+
+
+def make_key(
+    parameters: dict[str, Any], inputs: Iterable[Path], code: Iterable[Path] = (), libraries: Iterable[str] = ()
+) -> Key:
+    """Return the key of work with these parameters (JSON values) and inputs, by these modules and libraries.
+
+    An input counts with its name and bytes, a folder with those of all its files. A library that is not installed has
+    no version.
+    """
+    task = hashlib.sha256(json.dumps(parameters, sort_keys=True).encode())
     for path in inputs:
         files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
         for file in files:
-            digest.update(file.name.encode())
+            task.update(file.name.encode())
             with file.open("rb") as stream:
                 while block := stream.read(1 << 20):
-                    digest.update(block)
-    return digest.hexdigest()[:16]
+                    task.update(block)
+    made_by = hashlib.sha256(json.dumps({name: _version(name) for name in libraries}, sort_keys=True).encode())
+    for file in code:
+        content = _syntax(file.read_text(encoding="utf-8")).encode()
+        made_by.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
+    return Key(task.hexdigest()[:16], made_by.hexdigest()[:16])
+
+
+def _version(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
 
 
 def _file(module: str) -> Path | None:
@@ -60,7 +95,8 @@ def _imports(file: Path) -> frozenset[str]:
 def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> list[Path]:
     """Return the files that these modules are made of, sorted: their own and, by imports, those of this package.
 
-    What lies in `left_out`, modules or packages, is not followed.
+    To import a module runs the `__init__.py` of its packages, which count unless they are empty. What lies in
+    `left_out`, modules or packages, is not followed.
     """
     ignored = tuple(left_out)
     found: set[Path] = set()
@@ -73,22 +109,14 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
             continue
         found.add(file)
         waiting += _imports(file)
-    return sorted(found)
+        waiting += [module.rpartition(".")[0]]
+    return sorted(file for file in found if file.stat().st_size)
 
 
 def stage_code(stage: str) -> list[Path]:
     """Return the modules that decide what a stage of dvc.yaml writes."""
     measured = () if stage in ("guidance", "evaluate", "report") else (MEASURES,)
     return code_files([f"{PACKAGE.name}.pipeline.stages.{stage}"], (*PLUMBING, *measured))
-
-
-def code_digest(files: Iterable[Path]) -> str:
-    """Return 16 hexadecimal digits of the files' names and of what they do: of a module, its syntax tree."""
-    digest = hashlib.sha256()
-    for file in files:
-        content = _syntax(file.read_text(encoding="utf-8")).encode()
-        digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)} ".encode() + content)
-    return digest.hexdigest()[:16]
 
 
 @cache

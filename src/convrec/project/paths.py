@@ -6,7 +6,7 @@ from convrec.project.errors import InputError
 
 TRAINED = ("base", "sft", "rank_grpo")  # the models, in the order in which they are made
 CONFIGS = Path("configs")  # of launches; part of the code
-CHECKPOINTS = Path("checkpoints")  # kept when a stage runs again, by what it is made from (see `fingerprint`)
+CHECKPOINTS = Path("checkpoints")  # kept when a stage runs again, by what it is made from (see `project.code`)
 
 
 def is_below(name: str) -> bool:

@@ -19,7 +19,7 @@ from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
 from convrec.generation.trie import CatalogTrie
 from convrec.generation.vllm_requests import decoding_options, request_options
-from convrec.project.code import fingerprint
+from convrec.project.code import make_key
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.served import ServedModel
 from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Translator
@@ -48,8 +48,8 @@ def served_name(files: ModelFiles) -> str:
 
     It reads the weights. Copies of a version on several machines have the same name.
     """
-    digest = fingerprint(asdict(files.settings), [*model_files(files.checkpoint), files.catalog])
-    return f"convrec-{digest}"
+    key = make_key(asdict(files.settings), [*model_files(files.checkpoint), files.catalog])
+    return f"convrec-{key.task}"
 
 
 def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:

@@ -1,11 +1,10 @@
-"""Checkpoints of a training. They lie outside DVC's outs, in a folder keyed by parameters and inputs."""
+"""Checkpoints of a training. They lie outside DVC's outs, in a folder named by its key (see `project.code`)."""
 
 import json
 import logging
 import os
 import shutil
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from convrec.project.atomic import write_text
-from convrec.project.code import fingerprint
+from convrec.project.code import Key
 from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 from convrec.training.launch import RETRAIN
@@ -26,30 +25,31 @@ logger = logging.getLogger(__name__)
 
 _FINISHED = "finished.json"
 _COMPLETE = "complete"
+_LAYOUT = "layout"
 _STATE = "trainer_state.json"
 
 
-def training_folder(stage: str, parameters: dict[str, Any], inputs: Iterable[Path]) -> Path:
-    """Return the checkpoint folder keyed by the stage's parameters and the bytes of its inputs.
+def training_folder(stage: str, key: Key) -> Path:
+    """Return the checkpoint folder of a stage's training.
 
     If an interrupted training is started again, it finds its checkpoints. If a parameter or an input has changed, the
     training starts from the beginning.
     """
-    return CHECKPOINTS / stage / fingerprint(parameters, inputs)
+    return CHECKPOINTS / stage / key.task
 
 
-def finished_model(folder: Path, code: str) -> Path | None:
-    """Return the model that a finished training of this code (see `code_digest`) wrote below its folder, or None.
+def finished_model(folder: Path, key: Key) -> Path | None:
+    """Return the model that a finished training with this key wrote below its folder, or None.
 
     With CONVREC_RETRAIN in the environment, which the flows' option `--force` sets, no training counts as finished.
     """
     finished = _read_finished(folder)
-    if finished.get("code") != code or RETRAIN in os.environ:
+    if finished.get("made_by") != key.made_by or RETRAIN in os.environ:
         return None
     model = folder / finished["model"]
     if not model.is_dir():
         return None
-    logger.info("the finished training in %s is used: its parameters, inputs and code are these", folder)
+    logger.info("the finished training in %s is used: its parameters, inputs, code and library versions match", folder)
     return model
 
 
@@ -62,12 +62,13 @@ def prepare_folder(folder: Path) -> Path | None:
     """Create the folder of a training, and return the checkpoint to resume, if there is one.
 
     The first process clears what is finished or damaged and chooses the checkpoint; all processes get the same one.
-    Raises `InputError` if the processes do not share the folder, or have different parameters or inputs.
+    Raises `InputError` if the processes do not share the folder, have different parameters or inputs, or cannot read
+    the checkpoint, because another kind of launch wrote it.
     """
     state = PartialState()
     with state.main_process_first():
         if state.is_main_process:
-            if (folder / _FINISHED).exists():  # it is trained again, because its code has changed
+            if (folder / _FINISHED).exists():  # it is trained again, because code or versions have changed
                 shutil.rmtree(folder)
             set_damaged_aside(folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,15 +81,30 @@ def prepare_folder(folder: Path) -> Path | None:
         )
     if not all(exists for _, exists, _ in seen):
         raise InputError(f"{folder}: not every process sees it; start all nodes in one shared folder")
-    return seen[0][2]
+    checkpoint: Path | None = seen[0][2]
+    if checkpoint is not None and (file := checkpoint / _LAYOUT).is_file():
+        wrote, reads = file.read_text(encoding="utf-8"), _layout()
+        if wrote != reads:
+            raise InputError(
+                f"{checkpoint} was written by {wrote}, and {reads} cannot resume it; set `launch` and `num_processes` "
+                f"as they were, or remove {folder} to train from the beginning"
+            )
+    return checkpoint
 
 
-def mark_finished(folder: Path, model: Path, code: str) -> None:
-    """Record that a training of this code has written its outputs, from this model below its folder.
+def _layout() -> str:
+    """Return what decides the format of the optimizer's state: DeepSpeed's partitions, FSDP's file or torch's."""
+    if deepspeed := os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE"):
+        return f"DeepSpeed ({deepspeed}) in {os.environ['WORLD_SIZE']} processes"
+    return "FSDP" if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" else "one process or DDP"
+
+
+def mark_finished(folder: Path, model: Path, key: Key) -> None:
+    """Record that the training with this key has written its outputs, from this model below its folder.
 
     The training is not resumed after that; `finished_model` finds it again.
     """
-    write_text(folder / _FINISHED, json.dumps({"model": model.name, "code": code}))
+    write_text(folder / _FINISHED, json.dumps({"model": model.name, "made_by": key.made_by}))
 
 
 def chosen_step(folder: Path) -> int | None:
@@ -110,6 +126,7 @@ class CompletionCallback(TrainerCallback):
             torch.distributed.barrier()
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            write_text(folder / _LAYOUT, _layout())
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
             (folder / _COMPLETE).write_text(json.dumps(sizes), encoding="utf-8")

@@ -10,6 +10,7 @@ from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.generation.pretrained import load_tokenizer
+from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages import rank_grpo
 from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
@@ -40,6 +41,21 @@ def test_a_training_that_never_beats_its_start_keeps_the_start(tmp_path, monkeyp
         assert (weights[0] == weights[1]) == (chosen == 0)
     assert next(values, None) is None
     assert ("than step 0" in caplog.text) == (chosen == 0)
+
+
+def test_a_training_is_keyed_by_every_file_that_can_change_its_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(make_workspace(tmp_path))
+    paths, reward = Paths(), tmp_path / "reward"
+    save_model(paths.model("sft"))
+    save_model(reward)
+    params = with_settings(load_params(), {"rank_grpo.rewards.model": str(reward)})
+    (paths.guidance / "guidance.json").parent.mkdir()
+    keys = [rank_grpo.key_of(params, paths)]
+    inputs = [paths.guidance / "guidance.json", paths.catalog, *map(paths.split, ("train", "validation"))]
+    for file in (*inputs, paths.model("sft") / "config.json", reward / "config.json"):
+        file.write_bytes((file.read_bytes() if file.exists() else b"") + b"\n")
+        keys.append(rank_grpo.key_of(params, paths, str(paths.model("sft"))))  # without a look into the catalog
+    assert len({key.task for key in keys}) == len(keys) and len({key.made_by for key in keys}) == 1
 
 
 @pytest.mark.parametrize(("prompts", "most", "steps"), [(395, 200, 49), (4000, 200, 200), (3, 200, 1), (395, -1, -1)])

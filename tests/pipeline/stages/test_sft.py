@@ -1,11 +1,26 @@
-"""Stage `sft` on a base model in bfloat16."""
+"""Stage `sft`: what its training is keyed by, and a base model in bfloat16."""
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from convrec.data.conversations import write_rows
+from convrec.pipeline.stages import sft
+from convrec.project.config.params import load_params
 from tests.pipeline.sft_project import make_sft_project
 from tests.small_project import set_params
+
+
+def test_a_training_is_keyed_by_both_files_of_demonstrations(tmp_path, monkeypatch):
+    """The loss on those of validation is one of its outputs."""
+    monkeypatch.chdir(tmp_path)
+    paths, params = make_sft_project(tmp_path), load_params()
+    keys = {sft.key_of(params, paths).task}
+    for name in ("train", "validation"):
+        write_rows(pd.DataFrame({"prompt_id": ["p0"]}), paths.demonstration(name))
+        keys.add(sft.key_of(params, paths).task)
+    assert len(keys) == 3
 
 
 def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(tmp_path, monkeypatch, make_store, cli):

@@ -1,14 +1,18 @@
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from convrec.pipeline.memory import with_settings
+from convrec.project.config.base import Section
 from convrec.project.config.params import Params, load_params
 from convrec.project.config.profiles import compose, profile_names
 from convrec.project.errors import InputError
+from convrec.project.graph import stage_params
 
 DDP = "configs/accelerate/ddp.yaml"
 LORA = {"r": 2, "lora_alpha": 2, "lora_dropout": 0.0}
@@ -144,8 +148,68 @@ def test_config_imports_no_torch():
 def test_the_instruction_is_in_the_domain_s_words():
     common = _changed(common__domain__items="board games").common
     assert common.prompt_instruction == "Recommend {list_length} board games."
-    assert common.prompt_parameters()["instruction"] == common.prompt_instruction
     assert _changed(common__instruction=None).common.prompt_instruction is None
+
+
+# Fields of common and of both trainings that change neither what is trained nor which checkpoint is taken.
+UNKEYED = {
+    *("common.profile", "common.domain.release", "common.domain.people", "common.recommend_seen"),
+    *("common.item_tokens", "common.device", "base_model.trust_remote_code"),
+    *(f"{stage}.{name}" for stage in ("sft", "rank_grpo") for name in ("logging_steps", "save_steps")),
+    *(f"{stage}.{name}" for stage in ("sft", "rank_grpo") for name in ("save_total_limit", "gradient_checkpointing")),
+    *("rank_grpo.vllm_gpu_memory_utilization", "rank_grpo.vllm_server_base_url", "rank_grpo.sample_steps"),
+}
+OF_ONE_PROCESS = {"launch", "num_processes"}  # without a launch, the number of processes is not used
+
+
+def _leaves(section: Section, prefix: str = "") -> Iterator[str]:
+    for name, value in section:
+        yield from _leaves(value, f"{prefix}{name}.") if isinstance(value, Section) else [prefix + name]
+
+
+def _with(section: Section, path: str, value: object) -> Section:
+    """Return the section with another value, which need not be an allowed one."""
+    name, _, rest = path.partition(".")
+    return section.model_copy(update={name: _with(getattr(section, name), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("stage", ["sft", "rank_grpo"])
+def test_a_training_is_keyed_by_all_declared_parameters_that_can_change_it(stage):
+    params = stage_params(load_params(), stage)
+    unkeyed = UNKEYED | ({"common.cutoffs", "common.repetition_penalty"} if stage == "sft" else set())
+    paths = list(_leaves(params))
+    assert len(paths) > 30 and {path for path in unkeyed if not path.startswith(("sft", "rank_grpo"))} <= set(paths)
+    for path in paths:
+        value = reduce(getattr, path.split("."), params)
+        changed = _with(params, path, value + 1 if isinstance(value, int | float) else "another")
+        same = path in unkeyed or path.rpartition(".")[2] in OF_ONE_PROCESS
+        assert (changed.keyed(stage) == params.keyed(stage)) == same, path
+
+
+def test_a_batch_is_keyed_by_its_size_however_it_is_split_over_steps_and_processes():
+    one = _changed(sft__per_device_train_batch_size=8, sft__gradient_accumulation_steps=2)
+    several = _changed(sft__per_device_train_batch_size=4, sft__num_processes=4, sft__launch=DDP)
+    other = _changed(sft__per_device_train_batch_size=4, sft__num_processes=2, sft__launch=DDP)
+    keys = [params.sft.keyed("sft") for params in (one, several, other)]
+    assert keys[0] == keys[1] != keys[2] and keys[0]["rows_per_step"] == 16
+
+
+def test_a_stage_is_given_the_declared_parameters_alone():
+    params = load_params()
+    given = stage_params(params, "guidance")
+    assert given.guidance == params.guidance and given.rank_grpo.constrained == params.rank_grpo.constrained
+    for section, name in ((given, "sft"), (given, "report"), (given.rank_grpo, "start"), (given.base_model, "dtype")):
+        with pytest.raises(AttributeError, match=name):
+            getattr(section, name)
+    assert stage_params(given, "guidance") == given
+
+
+def test_evidence_takes_no_embedder_that_runs_code():
+    named = _changed(demonstrations__embedder__name="a/model", demonstrations__embedder__revision="abc")
+    assert named.evidence_embedder() == {"name": "a/model", "revision": "abc"}
+    foreign = _changed(demonstrations__embedder__name="a/model", demonstrations__embedder__trust_remote_code=True)
+    assert foreign.evidence_embedder() == {"name": "tfidf"}
+    assert foreign.baseline_options()["embedder"]["name"] == "a/model"
 
 
 @pytest.mark.parametrize(

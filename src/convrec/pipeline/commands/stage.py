@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Group
@@ -90,6 +89,7 @@ def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
     batch, if the stage has several processes, which end together, or if vLLM holds memory in this process.
     """
     from convrec.pipeline.memory import out_of_memory_message, smaller_settings, with_settings
+    from convrec.project.graph import stage_params
 
     module = importlib.import_module(f"convrec.pipeline.stages.{stage}")
     # Both are asked before the work: vLLM sets RANK itself.
@@ -97,7 +97,7 @@ def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
     can_go_on &= stage != "rank_grpo" or params.rank_grpo.rollouts != "vllm_colocate"
     while True:
         try:
-            return module.run(params, paths, record)
+            return module.run(stage_params(params, stage), paths, record)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -137,14 +137,9 @@ def _check_nodes(stage: str, section: "Section", nodes: Nodes) -> None:
 
 def _check_inputs(stage: str) -> None:
     """Raise `InputError` if an output of another stage that this stage reads is missing."""
-    from convrec.project.yaml import read_yaml
+    from convrec.project.graph import missing_inputs
 
-    graph = Path("dvc.yaml")
-    stages = read_yaml(graph).get("stages", {}) if graph.is_file() else {}
-    entries = [entry for other in stages.values() for entry in other.get("outs", [])]
-    outs = {name for entry in entries for name in ([entry] if isinstance(entry, str) else entry)}
-    missing = [name for name in stages.get(stage, {}).get("deps", []) if name in outs and not Path(name).exists()]
-    if missing:
+    if missing := missing_inputs(stage):
         remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
         raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")
 

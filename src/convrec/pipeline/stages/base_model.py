@@ -14,9 +14,9 @@ from convrec.generation.item_tokens import MOST_ITEM_TOKENS, add_item_tokens
 from convrec.generation.line_tokens import closed, item_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
 from convrec.generation.trie import catalog_trie, require_length
-from convrec.project.code import code_digest, stage_code
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
+from convrec.project.graph import training_key
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -60,14 +60,11 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
     talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
     texts = talks + [closed(text, tokenizer) + END for text in cards + pages]
-    named = common.model_dump(include={"seed", "list_length", "item_tokens"})
-    shared = {"instruction": common.prompt_instruction, **named}
-    parameters = {**config.model_dump(), **shared}
-    folder = training_folder("base_model", parameters, [paths.catalog, paths.split("train")])
+    key = training_key("base_model", params, [paths.catalog, paths.split("train")])
+    folder = training_folder("base_model", key)
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     if config.num_train_epochs:
-        code = code_digest(stage_code("base_model"))
-        saved = finished_model(folder, code) or train_sft(
+        saved = finished_model(folder, key) or train_sft(
             model,
             tokenizer,
             Dataset.from_dict({"text": texts}),
@@ -94,7 +91,7 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
             gradient_checkpointing=False,
         )
         export_model(saved, saved, tokenizer, paths.model("base"), common.repetition_penalty)
-        mark_finished(folder, saved, code)
+        mark_finished(folder, saved, key)
     else:
         write_model(model, tokenizer, paths.model("base"))
     losses = [row for row in read_history(folder / "history.jsonl") if "loss" in row]

@@ -122,8 +122,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
     splits = require_filled(splits, "every row of it was dropped; check data.checks")
-    if params.evaluate.constrained or params.rank_grpo.constrained:
-        _require_open_items(splits, source.catalog, params.common.list_length)
+    _require_open_items(splits, source.catalog, params.common.list_length)
     return source, splits, problems
 
 

@@ -41,8 +41,7 @@ def _system_lists(
     """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
-    trust = params.demonstrations.embedder.trust_remote_code
-    guide = load_guide(paths.guidance, evaluation.catalog, trust) if params.evaluate.constrained else None
+    guide = load_guide(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
     weights = None if guide is None else guide(evaluation.prompts)
     endings = {"": None} if weights is None else {UNGUIDED: None, "": weights}
     for model, system in SYSTEM_OF_MODEL.items():

@@ -19,11 +19,12 @@ from convrec.generation.model_folders import find_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.trie import catalog_trie
-from convrec.project.code import code_digest, fingerprint, stage_code
+from convrec.project.code import TRAINERS, Key, code_files, make_key
 from convrec.project.config.params import Params
 from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
+from convrec.project.graph import training_key
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -176,9 +177,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    trust_embedder = params.demonstrations.embedder.trust_remote_code
-    guidance = Guidance.load(paths.guidance, catalog, trust_remote_code=trust_embedder)
-    guidance = guidance if config.constrained and config.guided else None
+    guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
     dataset, rows = _dataset(params, paths, prompts)
     _limit_steps(arguments, config, len(dataset))
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
@@ -264,7 +263,8 @@ def _with_new_items(model: Path, catalog_file: Path, trust_remote_code: bool) ->
     catalog = Catalog.read(catalog_file)
     if not keep_up(load_tokenizer(model, trust_remote_code=trust_remote_code), catalog):
         return model
-    folder = CHECKPOINTS / "starts" / fingerprint({"model": str(model)}, [*model_files(model), catalog_file])
+    code, inputs = code_files([write_with_new_items.__module__]), [*model_files(model), catalog_file]
+    folder = CHECKPOINTS / "starts" / str(make_key({"model": str(model)}, inputs, code, TRAINERS))
     with FileLock(folder.with_suffix(".lock")):  # the processes of a launch do not know each other yet
         if not folder.is_dir():
             new = folder.with_suffix(".partial")
@@ -273,14 +273,14 @@ def _with_new_items(model: Path, catalog_file: Path, trust_remote_code: bool) ->
     return folder
 
 
-def checkpoint_folder(params: Params, paths: Paths, start: str | None = None) -> Path:
-    """Return where a training with these parameters, start and the present inputs keeps its checkpoints."""
-    start = start or find_start(params, paths)
-    guidance = paths.guidance.glob("*") if params.rank_grpo.constrained and params.rank_grpo.guided else ()
-    inputs = [*model_files(Path(start)), paths.split("train"), paths.catalog, *sorted(guidance)]
-    parameters = {**params.rank_grpo.of_the_updates(), **params.common.prompt_parameters()}
-    parameters["repetition_penalty"] = params.common.repetition_penalty
-    return training_folder("rank_grpo", parameters, inputs)
+def key_of(params: Params, paths: Paths, start: str | None = None) -> Key:
+    """Return the key of a training with these parameters, start and the present inputs."""
+    config, start = params.rank_grpo, start or find_start(params, paths)
+    guidance = paths.guidance.glob("*") if config.constrained and config.guided else ()
+    splits = [paths.split(name) for name in ("train", "validation")]
+    rewards = Path(config.rewards.model or "-")  # a folder, or a name of the hub
+    models = [*model_files(Path(start)), *(model_files(rewards) if rewards.is_dir() else ())]
+    return training_key("rank_grpo", params, [*models, *splits, paths.catalog, *sorted(guidance)])
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
@@ -289,8 +289,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     for name in ("train", "validation"):
         record.log_dataset(paths.split(name), name)
     start = find_start(params, paths)
-    folder, code = checkpoint_folder(params, paths, start), code_digest(stage_code("rank_grpo"))
-    checkpoint, trust = finished_model(folder, code), params.base_model.trust_remote_code
+    key = key_of(params, paths, start)
+    folder = training_folder("rank_grpo", key)
+    checkpoint, trust = finished_model(folder, key), params.base_model.trust_remote_code
     if checkpoint is None:
         checkpoint, tokenizer = align(params, paths, start, folder, record)
     else:
@@ -302,7 +303,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     widest = max(common.cutoffs)
     shown = (f"ndcg_at_{widest}", f"recall_at_{widest}", "in_catalog", "format")
     _write_curves(read_history(folder / "history.jsonl"), int(checkpoint.name.rsplit("-", 1)[1]), shown, paths)
-    mark_finished(folder, checkpoint, code)
+    mark_finished(folder, checkpoint, key)
 
 
 def _write_curves(history: list[dict[str, float]], chosen: int, shown: Collection[str], paths: Paths) -> None:

@@ -12,10 +12,11 @@ from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import completion_tokens, generation_prompt
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
-from convrec.project.code import code_digest, stage_code
+from convrec.project.code import Key
 from convrec.project.config.params import Params
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
+from convrec.project.graph import training_key
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
@@ -83,17 +84,19 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
     return saved, tokenizer
 
 
-def checkpoint_folder(params: Params, paths: Paths) -> Path:
-    """Return where a training with these parameters and the present inputs keeps its checkpoints."""
-    parameters = {**params.sft.of_the_updates(), **params.common.prompt_parameters()}
-    return training_folder("sft", parameters, [paths.model("base"), paths.demonstration("train")])
+def key_of(params: Params, paths: Paths) -> Key:
+    """Return the key of a training with these parameters and the present inputs."""
+    return training_key(
+        "sft", params, [paths.model("base"), *(paths.demonstration(name) for name in ("train", "validation"))]
+    )
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the SFT model, its final losses, and its loss curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
-    folder, code = checkpoint_folder(params, paths), code_digest(stage_code("sft"))
-    saved, trust = finished_model(folder, code), params.base_model.trust_remote_code
+    key = key_of(params, paths)
+    folder = training_folder("sft", key)
+    saved, trust = finished_model(folder, key), params.base_model.trust_remote_code
     if saved is None:
         frame = read_rows(paths.demonstration("train"))
         saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
@@ -108,4 +111,4 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     write_plot(paths.plot("sft"), points)
     last = {name: value for point in points for name, value in point.items() if value is not None}
     write_json(paths.metrics("sft"), last)
-    mark_finished(folder, saved, code)
+    mark_finished(folder, saved, key)

@@ -1,6 +1,7 @@
 """What the sections of params.yaml and the settings files beside it have in common."""
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,10 +34,43 @@ Url = Annotated[str, AfterValidator(_without_secrets)]
 LEAST_PROMPT = 64  # tokens; fewer leave no room for the conversation beside chat template and instruction
 
 
+class Unkeyed:
+    """Marks a field that does not change what these stages train; without names, what any stage trains.
+
+    A training is found again, finished or interrupted, whatever the value of such a field (see `project.code`).
+    """
+
+    def __init__(self, *stages: str):
+        self._stages = stages
+
+    def covers(self, stage: str) -> bool:
+        """Return whether the mark is for this stage."""
+        return not self._stages or stage in self._stages
+
+
 class Section(BaseModel):
     """A section of params.yaml: no unknown keys, no silent conversions, no inf or NaN, no later changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    def only(self, names: Iterable[str]) -> Self:
+        """Return the section with these fields alone, by dotted name; it has no attributes for the others."""
+        inner: dict[str, set[str]] = {}
+        for first, _, rest in (name.partition(".") for name in names):
+            inner.setdefault(first, set()).add(rest)
+        found = {first: getattr(self, first) for first in inner}
+        return self.model_construct(
+            **{first: value if "" in inner[first] else value.only(inner[first]) for first, value in found.items()}
+        )
+
+    def keyed(self, stage: str) -> dict[str, Any]:
+        """Return the fields that can change what a stage trains: those that are not `Unkeyed`."""
+        fields = type(self).model_fields
+        return {
+            name: value.keyed(stage) if isinstance(value, Section) else value
+            for name, value in self
+            if not any(isinstance(mark, Unkeyed) and mark.covers(stage) for mark in fields[name].metadata)
+        }
 
 
 Settings = TypeVar("Settings", bound=Section)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from convrec.project.config.base import LEAST_PROMPT, Section, Whole, validated
+from convrec.project.config.base import LEAST_PROMPT, Section, Unkeyed, Whole, validated
 from convrec.project.config.data import Data
 from convrec.project.config.demonstrations import Demonstrations
 from convrec.project.config.rank_grpo import RankGRPO
@@ -32,35 +32,33 @@ class Domain(Section):
 
     item: Words
     items: Words
-    release: Words
-    people: Words
+    release: Annotated[Words, Unkeyed()]  # of the teacher's prompts, as the next one
+    people: Annotated[Words, Unkeyed()]
 
 
 class Common(Section):
     """Parameters that several stages share."""
 
-    profile: str
+    profile: Annotated[str, Unkeyed()]
     seed: int = Field(ge=0, lt=2**31)
     list_length: int = Field(ge=1, le=100)
-    cutoffs: list[Annotated[int, Field(ge=1, le=100)]] = Field(min_length=1, max_length=100)
+    # Rank-GRPO's checkpoint is the best at the largest one.
+    cutoffs: Annotated[list[Annotated[int, Field(ge=1, le=100)]], Unkeyed("base_model", "sft")] = Field(
+        min_length=1, max_length=100
+    )
     domain: Domain
     instruction: Annotated[str, AfterValidator(_instruction)] | None
-    max_prompt_length: int = Field(ge=LEAST_PROMPT, le=1_000_000)
-    repetition_penalty: float = Field(ge=1, le=10)
-    recommend_seen: bool
-    item_tokens: bool
-    device: Literal["auto", "cpu", "cuda"]
+    max_prompt_length: Annotated[int, Unkeyed("base_model")] = Field(ge=LEAST_PROMPT, le=1_000_000)
+    repetition_penalty: Annotated[float, Unkeyed("base_model", "sft")] = Field(ge=1, le=10)  # of decoding
+    recommend_seen: Annotated[bool, Unkeyed()]  # the rows have what follows from it
+    item_tokens: Annotated[bool, Unkeyed("sft", "rank_grpo")]  # the model has them
+    device: Annotated[Literal["auto", "cpu", "cuda"], Unkeyed()]
 
     @property
     def prompt_instruction(self) -> str | None:
         """The instruction with the domain's words, for prompts and registered versions; `{list_length}` stays."""
         text = self.instruction
         return text and text.replace("{item}", self.domain.item).replace("{items}", self.domain.items)
-
-    def prompt_parameters(self) -> dict[str, Any]:
-        """Return the seed and the parameters of the prompts; trainings that differ in them share no checkpoints."""
-        shared = self.model_dump(include={"seed", "list_length", "max_prompt_length"})
-        return {**shared, "instruction": self.prompt_instruction}
 
     @model_validator(mode="after")
     def _cutoffs_within_list(self) -> "Common":
@@ -178,6 +176,14 @@ class Params(Section):
             "seed": self.common.seed,
         }
 
+    def evidence_embedder(self) -> dict[str, Any]:
+        """Return the arguments of `make_embedder` for the evidence: the demonstrations' embedder if it runs no code.
+
+        Evidence is registered with the model, and a registered version runs no code; TF-IDF then takes its place.
+        """
+        chosen = self.demonstrations.embedder
+        return {"name": "tfidf"} if chosen.trust_remote_code else {"name": chosen.name, "revision": chosen.revision}
+
     def evidence_options(self) -> dict[str, Any]:
         """Return the arguments of `Evidence.fit` for guidance, beside the rows, the catalog and the embedder."""
         return self.guidance.model_dump(include={"neighbours", "kept"})
@@ -190,6 +196,7 @@ class Params(Section):
             "embedder": self.demonstrations.embedder.model_dump(),
             "device": self.common.device,
             "seed": self.common.seed,
+            "evidence_embedder": self.evidence_embedder(),
             "evidence": self.evidence_options(),
             "ordered": self.data.is_ordered,
         }

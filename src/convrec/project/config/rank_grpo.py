@@ -1,11 +1,11 @@
 """The section `rank_grpo`."""
 
 import json
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import Month, Positive, Section, Share, Url, Whole
+from convrec.project.config.base import Month, Positive, Section, Share, Unkeyed, Url, Whole
 from convrec.project.config.training import Training
 
 BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and EOS penalties
@@ -48,7 +48,7 @@ class RankGRPO(Training):
     decayed_learning_rate: float | None = Field(gt=0)
     algorithm: Algorithm
     preferences: Preferences
-    start: str = Field(min_length=1)
+    start: Annotated[str, Unkeyed("base_model")] = Field(min_length=1)
     since: Month | None
     rewards: Rewards
     returns: Literal["exp_inf", "exp", "log"]
@@ -65,16 +65,16 @@ class RankGRPO(Training):
     aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
     normalization: Literal["group", "within_list"]
     temperature: Positive
-    max_completion_length: int = Field(ge=8, le=1_000_000)
+    max_completion_length: Annotated[int, Unkeyed("base_model")] = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
-    constrained: bool
+    constrained: Annotated[bool, Unkeyed("base_model")]
     guided: bool
-    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
-    vllm_server_base_url: Url | None
+    vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
+    vllm_server_base_url: Annotated[Url | None, Unkeyed()]
     vllm_importance_sampling_clip_max: Positive
     validation_steps: Whole = Field(ge=1)
     validation_prompts: Whole = Field(ge=1)
-    sample_steps: Whole = Field(ge=1)
+    sample_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     output_checkpoint: Literal["best", "last"]
 
     @model_validator(mode="after")

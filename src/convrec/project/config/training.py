@@ -1,10 +1,10 @@
 """The sections `base_model`, `sft` and `guidance`, and what all trainings share."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import FileBelow, Positive, Section, Share, Whole
+from convrec.project.config.base import FileBelow, Positive, Section, Share, Unkeyed, Whole
 
 
 class EmbeddedModel(Section):
@@ -38,7 +38,7 @@ class BaseModelStage(Section):
 
     name: str
     revision: str | None
-    trust_remote_code: bool
+    trust_remote_code: Annotated[bool, Unkeyed()]
     dtype: Literal["float32", "bfloat16"]
     embedded: EmbeddedModel
 
@@ -61,26 +61,31 @@ class Optimization(Section):
     adam_beta2: Share
     weight_decay: float = Field(ge=0)
     max_grad_norm: Positive
-    per_device_train_batch_size: int = Field(ge=1, le=65_536)
-    gradient_accumulation_steps: Whole = Field(ge=1)
-    logging_steps: Whole = Field(ge=1)
-    save_steps: Whole = Field(ge=1)
-    save_total_limit: Whole = Field(ge=2)
-    gradient_checkpointing: bool
+    per_device_train_batch_size: Annotated[int, Unkeyed()] = Field(ge=1, le=65_536)  # see `Training.keyed`
+    gradient_accumulation_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
+    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
+    save_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
+    save_total_limit: Annotated[Whole, Unkeyed()] = Field(ge=2)
+    gradient_checkpointing: Annotated[bool, Unkeyed()]
 
 
 class Training(Optimization):
     """Parameters of both stages that are not arguments of the trainers."""
 
     lora: Lora | None
-    launch: FileBelow | None
-    num_processes: int = Field(ge=1, le=1024)
+    launch: Annotated[FileBelow | None, Unkeyed()]
+    num_processes: Annotated[int, Unkeyed()] = Field(ge=1, le=1024)
 
-    def of_the_updates(self) -> dict[str, Any]:
-        """Return the parameters on which the updates depend: the size of the batch, but not how it is split."""
-        values = self.model_dump(exclude={"gradient_checkpointing"})
-        size = values.pop("per_device_train_batch_size") * values.pop("gradient_accumulation_steps")
-        return {**values, "batch_size": size}
+    @property
+    def rows_per_step(self) -> int:
+        """The sequences of one optimizer step: the effective batch size."""
+        processes = self.num_processes if self.launch is not None else 1
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * processes
+
+    def keyed(self, stage: str) -> dict[str, Any]:
+        """Return the fields that can change what is trained: of the batch its size, but not how it is split."""
+        size = {"rows_per_step": self.rows_per_step} if "launch" in self.model_fields_set else {}  # else: few fields
+        return {**super().keyed(stage), **size}
 
     def in_one_process(self) -> dict[str, Any]:
         """Return the parameters with which one process trains with the same effective batch size."""
