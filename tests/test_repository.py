@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,14 @@ def test_the_list_of_the_docs_has_every_page_once_in_a_group():
     assert list(listed) == ["Start", "Train", "Operate", "Look up"]
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert sorted(sum(listed.values(), [])) == sorted(pages)
+
+
+def test_dependencies_stand_once_and_none_of_development_alone_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    names = {group: {re.match(r"[\w.-]+", one)[0] for one in own} for group, own in groups.items()}
+    assert sum(map(len, groups.values())) == len(set().union(*names.values()))
+    texts = (path.read_text() for folder in ("src", "flows", "tasks") for path in (ROOT / folder).rglob("*.py"))
+    imported = {name for text in texts for name in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)}
+    development = {name.replace("-", "_") for name in names["dev"]} - {"convrec"}
+    assert {"polars", "networkx"} <= imported and not imported & development

@@ -336,7 +336,7 @@ def baseline_lists(
 
     def measure(scores: ScoreFunction, settings: Hyperparameters) -> float:
         lists = _lists(scores, settings, closed[0], baselines)
-        written = {row["prompt_id"]: WrittenList(own, {}, [], True) for row, own in zip(asked, lists, strict=True)}
+        written = {row["prompt_id"]: WrittenList([*own], {}, [], True) for row, own in zip(asked, lists, strict=True)}
         pairs = zip(rows, targets, strict=True)
         hits = [judge(written[row["prompt_id"]], target, catalog, options.size, "evaluation") for row, target in pairs]
         relevance = np.frombuffer(b"".join(hits), dtype=np.uint8).reshape(len(rows), -1)
@@ -352,15 +352,15 @@ def baseline_lists(
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
         lists = _lists(scorer.of(prompts), chosen, closed[1], baselines)
-        texts = [format_list([str(catalog.items[index]) for index in own if index is not None]) for own in lists]
+        texts = [format_list([str(catalog.items[index]) for index in own]) for own in lists]
         yield name, Answers(texts, chosen, value)
 
 
 def _lists(
     scores: ScoreFunction, settings: Hyperparameters, closed: Sequence[Sequence[int]], baselines: Baselines
-) -> list[list[int | None]]:
+) -> list[list[int]]:
     """Return the items of the highest scores, without the closed ones of each prompt; equal scores go by popularity."""
-    order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int | None]]()
+    order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int]]()
     for part in row_blocks(len(closed), len(order), _BLOCK):
         block = np.array(scores(part, **settings), dtype=np.float64)
         for own, items in zip(block, closed[part], strict=True):
