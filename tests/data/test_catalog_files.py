@@ -1,5 +1,7 @@
 """Catalogs of any titles and cells, in every form of file: each row is an item or accounted for, each item is found."""
 
+import gzip
+import io
 import math
 import pickle
 
@@ -158,12 +160,24 @@ def test_a_file_of_any_kind_gives_what_its_rows_give(tmp_path, kind):
     ]
 
 
+_stream = io.BytesIO()
+pq.write_table(pa.table([["Heat"], ["Up"]], names=["title", "title"]), _stream)
+TWICE = _stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("c.csv", b"film,year\nHeat,1995\n", "column 'title' is missing"),
         ("c.csv", b"title,year\nGood, Bad,1995\n", "found more fields .*quote fields"),
         ("c.csv", b'title\n"Heat\nUp\nDune\n', "close every quote"),
+        ("c.csv", gzip.compress(b"title\nHeat\n"), "c.csv: compressed with gzip; unpack it"),
+        ("c.jsonl", gzip.compress(b'{"title": "Heat"}\n'), "c.jsonl: compressed with gzip; unpack it"),
+        ("c.csv", b"PK\x03\x04\x14\0", "c.csv: a ZIP archive or an Excel workbook; unpack it, or save it as"),
+        ("c.csv", b"PAR1\x15\x04", "c.csv: a Parquet file; name it .parquet"),
+        ("c.csv", b"title,year,title\nHeat,1995,Heat\n", "c.csv: 2 columns are named 'title'; rename or remove"),
+        ("c.csv", b"title, title\nHeat,Heat\n", "c.csv: 2 columns are named 'title'; rename or remove"),
+        ("c.parquet", TWICE, "c.parquet: 2 columns are named 'title'; rename or remove"),
         ("c.csv", "title\nHeat\n".encode("utf-16"), "c.csv: encoded in UTF-16 or UTF-32; save it as UTF-8"),
         ("c.csv", "title\nHeat\n".encode("utf-16-be"), "encoded in UTF-16 or UTF-32; save it as UTF-8"),
         ("c.jsonl", b'{"title": "Heat"}\n\n{"title"\n', "line 3: not JSON; give one JSON object"),
@@ -192,6 +206,15 @@ def test_a_csv_is_utf_8_or_else_latin_1_and_a_field_may_be_long(tmp_path):
     catalog = load_catalog(path, Quarantine())
     assert [item.title for item in catalog.items] == ["Les Misérables", "Ångström", "Schindler’s List"]
     assert [item.metadata["plot"] for item in catalog.items] == ["x y", plot.strip(), ""]
+
+
+def test_spaces_around_names_and_before_quotes_do_not_count(tmp_path):
+    path = tmp_path / "c.csv"
+    rows = ['Heat, 1995, "crime, drama", ', '"Up, ""Up""\n  again", 2009,  ok "a b",', "Alien,1979,,x"]
+    path.write_text("\n".join(["title, year , genre, ,", *(f"{row}," for row in rows)]))
+    items = load_catalog(path, Quarantine()).items
+    assert [str(item) for item in items] == ["Heat (1995)", 'Up, "Up" again (2009)', "Alien (1979)"]
+    assert [item.metadata["genre"] for item in items] == ["crime, drama", 'ok "a b"', ""]
 
 
 def test_what_is_invisible_or_markup_is_no_part_of_a_catalog(tmp_path):

@@ -80,6 +80,7 @@ def test_short_texts_are_like_the_very_same_words_only():
 )
 def test_texts_without_spaces_are_compared_by_their_characters(text, other):
     assert _leaks([text[:-2], f"{text}！", f"{other}{text[3:]}", other], [text], 0.8) == [NEAR, NEAR, None, None]
+    assert _leaks([text.replace("ำ", "\u0e4d\u0e32")], [text]) == [SAME]
 
 
 def test_an_empty_conversation_id_names_none():

@@ -1,3 +1,5 @@
+import math
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,19 @@ def test_rows_and_columns_are_those_that_were_written(tmp_path):
     pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
     assert list(parquet_rows(path)) == ROWS and parquet_columns(path) == ["messages", "seen", "year"]
     assert parquet_frame(path, ["year", "seen"])["year"].tolist() == list(range(9))
+
+
+@pytest.mark.parametrize(("kind", "first"), [(pa.float32(), 2**24), (pa.float64(), 2**53)])
+def test_ids_beyond_the_integers_of_a_float_are_refused(tmp_path, kind, first):
+    path = tmp_path / "rows.parquet"
+    rows = [{"id": 7.0, "truths": [{"id": float(first)}]}, {"id": math.nan, "truths": None}]
+    pq.write_table(pa.table({"id": pa.array([1 - first, None], kind), "gross": [1e18, math.nan]}), path)
+    assert [row["id"] for row in parquet_rows(path)] == [1 - first, None]
+    inner = pa.list_(pa.struct({"id": kind}))
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema({"id": kind, "truths": inner})), path)
+    message = rf"rows.parquet: column 'truths.id' of type {kind} holds the id {first}, .* write ids as integers or text"
+    with pytest.raises(InputError, match=message):
+        list(parquet_rows(path))
 
 
 def test_a_file_that_is_not_readable_is_named(tmp_path):

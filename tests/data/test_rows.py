@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from decimal import Decimal
 
 import polars as pl
 import pytest
@@ -194,7 +195,7 @@ def test_what_are_no_messages_says_why(value, problem):
 
 def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone():
     disliked = ["Go", {"id": 7}, 5, "Chess"]
-    raw = {"messages": ASK, "groundtruth": ["Hive"], "user_id": 12, "seen_titles": ["Chess"]}
+    raw = {"messages": ASK, "groundtruth": ["Hive"], "user_id": Decimal(12), "seen_titles": ["Chess"]}
     quarantine = Quarantine()
     (row,) = usable_rows([("f:1", raw | {"disliked_titles": disliked})], GAMES, quarantine)
     assert row["disliked_titles"] == ["Go", "Hello - Adele (2015)", "Chess"] and row["user_id"] == "12"
@@ -223,7 +224,7 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"groundtruth": None}, "no ground truth"),
+        ({"groundtruth": float("nan")}, "no ground truth"),
         ({"groundtruth": [""]}, "no ground truth"),
         ({"groundtruth": "Hive"}, "groundtruth is no list"),
         ({"seen_titles": "Chess"}, "seen_titles is no list"),
@@ -274,7 +275,7 @@ def test_any_row_is_either_used_or_kept_aside(raw):
 
 def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their_line():
     truths = [
-        {"id": 7},
+        {"id": Decimal(7)},
         {"id": "8", "title": "Other"},
         {"id": "9"},
         {"title": "Hello", "year": 2015, "artist": "Adele"},
@@ -322,8 +323,7 @@ NAMES_FILMS = [
 def test_without_seen_titles_seen_is_what_the_service_finds_in_the_messages():
     left_out = _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], disliked_titles=["Up"])
     assert left_out["seen_titles"] == ["Heat", "Seven", "The Fly", "Up"]
-    assert (
-        _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], seen_titles=None)["seen_titles"]
-        == left_out["seen_titles"][:3]
-    )
+    for missing in (None, float("nan")):
+        row = _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], seen_titles=missing, disliked_titles=missing)
+        assert row["seen_titles"] == left_out["seen_titles"][:3] and row["disliked_titles"] == []
     assert _row_of(messages=NAMES_FILMS, groundtruth=["Heat"], seen_titles=[])["seen_titles"] == []

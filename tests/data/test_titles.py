@@ -1,8 +1,18 @@
 import sys
+from decimal import Decimal
 
 import pytest
 
-from convrec.data.titles import LONGEST_TITLE, fold, natural, normalise, title_and_year, usable_id, usable_title
+from convrec.data.titles import (
+    LONGEST_TITLE,
+    fold,
+    natural,
+    normalise,
+    normalise_text,
+    title_and_year,
+    usable_id,
+    usable_title,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +54,10 @@ def test_other_titles_do_not_agree(one, other):
         (17, "17"),
         (0, "0"),
         (17.0, "17"),
+        (2.0**53 - 1, "9007199254740991"),
+        (Decimal("17.00"), "17"),
+        (Decimal(10**37 + 1), str(10**37 + 1)),
+        (Decimal("nan"), ""),
         (None, ""),
         ("", ""),
         ("  ", ""),
@@ -56,9 +70,11 @@ def test_an_id_is_text_or_a_number(value, expected):
     assert usable_id(value, "conversation_id") == expected
 
 
-@pytest.mark.parametrize("value", [True, 1.5, float("inf"), ["c"], {"c": 1}, b"c", "c\0", "\ud800"])
+@pytest.mark.parametrize(
+    "value", [True, 1.5, float("inf"), ["c"], {"c": 1}, b"c", "c\0", "\ud800", Decimal("1.5"), 2.0**53]
+)
 def test_what_is_no_id_is_told(value):
-    with pytest.raises(ValueError, match="conversation_id is neither|NUL or half"):
+    with pytest.raises(ValueError, match="conversation_id is neither|NUL or half|several integers; write ids as"):
         usable_id(value, "conversation_id")
 
 
@@ -78,12 +94,31 @@ def test_what_stands_for_no_year_is_none(year):
 
 
 @pytest.mark.parametrize(
-    "years", ["2008–2013", "2008-2013", "2008-", "2008– ", "2008 - 2013", "2008/2013", "2008-13", "2008"]
+    "years",
+    ["2008–2013", "2008-2013", "2008-", "2008– ", "2008 - 2013", "2008/2013", "2008-13", "2008", "2008–Present"],
 )
 def test_of_a_range_of_years_the_first_counts(years):
     assert usable_title("Fringe", years) == usable_title(f"Fringe ({years})", None) == ("Fringe", 2008)
     assert usable_title(f"Fringe ({years})", years) == ("Fringe", 2008)
     assert usable_title(f"Fringe ({years})", 2009) == (f"Fringe ({years})", 2009)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("Stranger Things (2016-present)", ("Stranger Things", 2016)),
+        ("Stranger Things (TV Series 2016– )", ("Stranger Things", 2016)),
+        ("Black Mirror (2011-2019) (TV Series)", ("Black Mirror", 2011)),
+        ("Cosmos (1980)(TV)", ("Cosmos", 1980)),
+        ("Chernobyl (2019) (TV Mini-Series)", ("Chernobyl", 2019)),
+        ("Up (2009) [film]", ("Up", 2009)),
+        ("Cosmos (TV)", ("Cosmos (TV)", None)),
+        ("Heat (1995) (Director's Cut)", ("Heat (1995) (Director's Cut)", None)),
+        ("(1984) (film)", ("(1984) (film)", None)),
+    ],
+)
+def test_a_media_tag_beside_the_year_is_no_part_of_the_title(written, expected):
+    assert usable_title(written, None) == usable_title(written, expected[1]) == expected
 
 
 @pytest.mark.parametrize(
@@ -123,6 +158,16 @@ def test_a_title_may_have_a_thousand_characters():
 def test_runs_of_marks_take_linear_time(text):
     """Sorted as one run, as `unicodedata` does, the marks would take minutes."""
     assert len(fold(text)) <= len(text) and len(normalise.__wrapped__(text)) <= len(text)
+
+
+def test_sara_am_has_one_form():
+    for whole, parts in (
+        ("น้ำ", "น้\u0e4d\u0e32"),
+        ("น้ำ", "น\u0e4d้\u0e32"),
+        ("ຄຳ", "ຄ\u0ecd\u0eb2"),
+        ("ນ້ຳ", "ນ\u0ecd້\u0eb2"),
+    ):
+        assert normalise_text(parts) == fold(parts) == whole and normalise(parts) == normalise(whole)
 
 
 @pytest.mark.parametrize("function", [fold, normalise])

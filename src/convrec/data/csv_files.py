@@ -4,6 +4,9 @@ Windows-1252 has the letters of Latin-1 at the same places. Lines end at `\\n` a
 """
 
 import codecs
+import re
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,17 @@ import polars as pl
 from convrec.project.errors import InputError
 
 _BLOCK = 1 << 20  # characters
+_KINDS = {  # by their first bytes
+    b"\x1f\x8b": "compressed with gzip; unpack it (`gunzip`)",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it (`unzstd`)",
+    b"BZh": "compressed with bzip2; unpack it (`bunzip2`)",
+    b"\xfd7zXZ": "compressed with xz; unpack it (`unxz`)",
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook; unpack it, or save it as `CSV UTF-8`",
+    b"PAR1": "a Parquet file; name it .parquet",
+}
+_SPACE_AND_QUOTE = re.compile(', +"')
+_FIELD = re.compile(r'(^|,) *("(?:[^"]|"")*"|)', re.MULTILINE)  # its beginning; the whole of a field in quotes
+_AGAIN = "_duplicated_"  # what Polars adds, with a number, to a name that stands again
 
 
 def decode(line: bytes) -> str:
@@ -22,20 +36,47 @@ def decode(line: bytes) -> str:
         return line.decode("cp1252", errors="replace")
 
 
-def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
-    """Return the cells of a CSV as text; `options` are those of Polars. Only a file that is not UTF-8 is in memory.
+def require_text(path: Path, start: bytes) -> None:
+    """Raise `InputError` if a file that begins with these bytes is compressed, an archive, Parquet, or in UTF-16."""
+    for magic, kind in _KINDS.items():
+        if start.startswith(magic):
+            raise InputError(f"{path}: {kind}")
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start[:2]:
+        raise InputError(f"{path}: encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`")
 
-    Raises `InputError` for UTF-16 and UTF-32.
+
+def require_distinct(path: Path, names: Iterable[str]) -> None:
+    """Raise `InputError` if two columns of a file have one name."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise InputError(f"{path}: {number} columns are named {name!r}; rename or remove all but one of them")
+
+
+def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
+    """Return the cells of a CSV as text; `options` are those of Polars. Spaces around the columns' names do not count.
+
+    A file that is not UTF-8, or has spaces before its columns' names and before quotes, is in memory. Raises
+    `InputError` for a file that is no such text (see `require_text`), and for a name that two columns have.
     """
     source: Path | bytes = path
     try:
         with path.open("rb") as file:
-            start = file.read(2)
-            if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start:
-                raise InputError(f"{path}: encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`")
+            start = file.read(_BLOCK)
+            require_text(path, start)
         with path.open(encoding="utf-8") as text:
             while text.read(_BLOCK):
                 pass
     except UnicodeDecodeError:
         source = "\n".join(map(decode, path.read_bytes().split(b"\n"))).encode()
-    return pl.scan_csv(source, infer_schema=False, glob=False, **options)
+    rows = pl.scan_csv(source, infer_schema=False, glob=False, **options)
+    if not options.get("has_header", True):
+        return rows
+    names = rows.collect_schema().names()
+    if any(name.startswith(" ") for name in names[1:]):
+        text = path.read_bytes().decode() if source == path else source.decode()
+        if _SPACE_AND_QUOTE.search(text):
+            rows = pl.scan_csv(_FIELD.sub(r"\1\2", text).encode(), infer_schema=False, glob=False, **options)
+            names = rows.collect_schema().names()
+    own = [(name if _AGAIN.encode() in start else name.partition(_AGAIN)[0]).strip() for name in names]
+    require_distinct(path, filter(None, own))  # columns without a name, as of commas at the end, are no matter
+    return rows.rename({name: short for name, short in zip(names, own, strict=True) if short})

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from convrec.data.csv_files import require_text
 from convrec.project.errors import InputError
 
 
@@ -13,6 +14,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
+                if number == 1:
+                    require_text(path, line)
                 if line.removeprefix(b"\xef\xbb\xbf").strip():  # a byte order mark
                     yield number, line
     except OSError as error:

@@ -119,7 +119,8 @@ def usable_rows(
             continue
         key = prompt_key(messages)
         seen, disliked = ([title for _, title in items] for items in (seen_items, disliked_items))
-        if raw.get("seen_titles") is None:
+        given = raw.get("seen_titles")
+        if given is None or given != given:
             finder = finder or Mentions(catalog)
             seen = finder.of_messages(messages)
         rows.append(
@@ -150,7 +151,7 @@ def _usable_items(
     A seen title counts whatever its year, the line of an item that is given by its id is that item alone.
     """
     values = raw.get(field)
-    if values is None:
+    if values is None or values != values:
         return []
     if not isinstance(values, list):
         raise ValueError(f"{field} is no list")

@@ -1,9 +1,11 @@
 """Titles and years of items: how they are written, compared, and made into an id."""
 
 import html
+import math
 import re
 import unicodedata
 from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache, wraps
 from html.entities import html5
 from numbers import Number
@@ -22,15 +24,24 @@ WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text tha
 
 _LONGEST_KEPT = 200  # characters
 _LONG_RUN = regex.compile(r"(\p{M}{30})\p{M}+")
+_SARA_AM = re.compile("\u0e4d([\u0e48-\u0e4b]?)\u0e32|\u0ecd([\u0ec8-\u0ecb]?)\u0eb2")  # its parts, a tone between them
 
 
-def normalise_unicode(form: Literal["NFC", "NFKD"], text: str) -> str:
-    """Return the text in a Unicode normalisation form, in time linear in its length.
+def normalise_unicode(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
+    """Return the text in a Unicode normalisation form, in time linear in its length; NFC also composes SARA AM.
 
+    Unicode divides that vowel of Thai and Lao in compatible forms, as some keyboards do, and never composes it.
     `unicodedata` sorts each run of combining marks in quadratic time. Unicode's stream-safe text has at most 30 marks
     in a row (UAX 15); in a text that is too long for a title, the marks of longer runs are left out.
     """
-    return unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
+    if text.isascii():
+        return text
+    text = unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
+    return _SARA_AM.sub(_composed, text) if form == "NFC" else text
+
+
+def _composed(parts: re.Match[str]) -> str:
+    return f"{parts[2]}\u0eb3" if parts[1] is None else f"{parts[1]}\u0e33"
 
 
 # Marks of direction, zero-width spaces, byte order marks, soft hyphens, controls; Polars reads this class, too. Joiners
@@ -148,14 +159,19 @@ def line(title: str, year: int | None) -> str:
     return title if year is None else f"{title} ({year})"
 
 
-WRITTEN_YEAR = r"(\d{4})(?:\s?[-–—/]\s?\d{0,4})?"  # a year, or a range: its first year counts
-_YEAR = re.compile(rf" ?\({WRITTEN_YEAR}\)$")
+# A year, or a range such as 2008–2013 or 2016-present: its first year counts.
+WRITTEN_YEAR = r"(\d{4})(?:\s?[-–—/]\s?(?:\d{0,4}|(?i:present|now|today|ongoing)))?"
+_MEDIA = r"(?:(?:TV |Web |Video )?(?:Mini[ -]?)?(?:Series|Movie|Film|Special|Short|Episode|Game)|TV|VG?|Video)"
+_YEAR = re.compile(rf" ?\((?:{_MEDIA} )?{WRITTEN_YEAR}(?: {_MEDIA})?\)(?: ?[(\[]{_MEDIA}[)\]])?$", re.IGNORECASE)
 _RANGE = re.compile(WRITTEN_YEAR)
 _LARGEST_TITLE = 10**15  # a number beyond is no title: 300 and 2012 are
 
 
 def title_and_year(name: str) -> tuple[str, str]:
-    """Return the two parts of `Title (Year)`, the year empty where the name has none; of a range the first year."""
+    """Return the two parts of `Title (Year)`, the year empty where the name has none; of a range the first year.
+
+    A media tag beside the year is no part of the title: `(TV Series 2016– )`, `(2017 film)`, `(1980)(TV)`.
+    """
     text = " ".join(name.split())
     match = _YEAR.search(text)
     return (text[: match.start()], match.group(1)) if match else (text, "")
@@ -174,6 +190,12 @@ def item_id(title: str, year: int | None) -> str:
     return words if year is None else f"{words}_{year}"
 
 
+# Columns of the ids of items, as MovieLens, the Amazon reviews and others name them.
+ITEM_IDS = ("movieId", "movie_id", "itemId", "item_id", "id", "parent_asin", "asin", "product_id")
+EXACT = 2**53  # from here on, floats of 64 bits stand for several integers
+AS_TEXT = "write ids as integers or text"
+
+
 def usable_id(value: object, field: str) -> str:
     """Return an id, a text or a number, as text without `INVISIBLE`; "" where it is missing (see `MISSING`).
 
@@ -181,7 +203,9 @@ def usable_id(value: object, field: str) -> str:
     """
     if value is None or value != value:
         return ""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
+        if isinstance(value, float) and abs(value) >= EXACT:
+            raise ValueError(f"{field} is a decimal number that stands for several integers; {AS_TEXT}")
         value = int(value)  # what is left of a column of integers that had gaps
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise ValueError(f"{field} is neither text nor an integer")

@@ -54,6 +54,7 @@ def _iso(zone):
     ("name", "text"),
     [
         ("ratings.csv", _csv("userId,movieId,rating,timestamp")),
+        ("ratings.csv", _csv("user, item, rating, time", lambda time: f' "{time}"')),
         ("ratings.csv", _csv("\ufeffuserId,movieId,rating,timestamp").replace("\n", "\r\n")),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: f" {time}.4")),
         ("ratings.csv", _csv("user_id,item_id,rating,time", lambda time: _iso(None)(time).replace("T", " "))),
@@ -75,7 +76,17 @@ def test_known_layouts_are_read_as_they_are(tmp_path, name, text):
 
 
 @pytest.mark.parametrize(
-    "kind", [pl.Int64, pl.Int32, pl.Float64, pl.String, pl.Datetime("ms"), pl.Datetime("ns", "EST")]
+    "kind",
+    [
+        pl.Int64,
+        pl.Int32,
+        pl.Float64,
+        pl.Decimal(38, 0),
+        pl.Decimal(12, 2),
+        pl.String,
+        pl.Datetime("ms"),
+        pl.Datetime("ns", "EST"),
+    ],
 )
 def test_parquet_of_any_types_is_read(tmp_path, kind):
     frame = pl.DataFrame(ROWS, ["user", "item", "event", "date"], orient="row")
@@ -86,6 +97,20 @@ def test_parquet_of_any_types_is_read(tmp_path, kind):
         frame = frame.with_columns(pl.col("user", "item", "date").cast(kind))
     frame.write_parquet(tmp_path / "log.parquet")
     assert _read(tmp_path / "log.parquet") == READ
+
+
+@pytest.mark.parametrize(("name", "kind", "first"), [("l.parquet", pl.Float32, 2**24), ("l.jsonl", pl.Float64, 2**53)])
+def test_ids_beyond_the_integers_of_a_float_are_refused(tmp_path, name, kind, first):
+    frame = pl.DataFrame({"user": ["a", "a"], "asin": [1.0 - first, None], "time": [START, START]})
+    frame = frame.with_columns(pl.col("asin").cast(kind))
+    write = pl.DataFrame.write_parquet if name == "l.parquet" else pl.DataFrame.write_ndjson
+    write(frame, tmp_path / name)
+    assert _read(tmp_path / name) == [("a", str(1 - first), True, START)]
+    write(frame.with_columns(asin=-pl.col("asin") + 1), tmp_path / name)
+    with pytest.raises(
+        InputError, match=f"{name}: column 'asin' of type {kind.__name__} holds the id {first}, .* as int"
+    ):
+        _read(tmp_path / name)
 
 
 def test_columns_of_other_names_are_given(tmp_path):

@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from convrec.data.csv_files import scan_csv
-from convrec.data.parquet import parquet_columns
+from convrec.data.parquet import inexact_id, parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.data.times import NO_TIME, time_column
-from convrec.data.titles import INVISIBLE, MISSING, NOBODY
+from convrec.data.titles import EXACT, INVISIBLE, MISSING, NOBODY
 from convrec.project.errors import InputError
 
 KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2018, and what others often use
@@ -26,6 +26,7 @@ KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2
 }
 _WITHOUT_HEADER = {"u.data": "\t", "ratings.dat": ":"}  # `::` divides the fields of the latter
 MAX_UNUSABLE = 100_000  # rows of a log that are kept aside one by one
+_EXACT = {pl.Float32: 2**24, pl.Float64: EXACT}  # from here on, one float stands for several integers
 Rule = float | list[str]  # a rating, or names of events
 
 
@@ -42,8 +43,11 @@ def _number(cell: pl.Expr) -> pl.Expr:
 
 
 def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, dict[str, str]]:
-    """Return the rows of a log with the columns user, item, time, and value if there is one, and their own names."""
-    suffix = path.suffix.lower()
+    """Return the rows of a log with the columns user, item, time, and value if there is one, and their own names.
+
+    Raises `InputError` for ids that their floats do not tell apart.
+    """
+    suffix, kinds = path.suffix.lower(), pl.Schema()
     if separator := _WITHOUT_HEADER.get(path.name):
         rows = scan_csv(path, separator=separator, has_header=False, quote_char=None)
         names = rows.collect_schema().names()[:: 2 if separator == ":" else 1]
@@ -53,14 +57,21 @@ def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, 
     elif suffix == ".parquet":
         chosen = _chosen(path, parquet_columns(path), columns)
         rows = pl.scan_parquet(path, glob=False)
+        kinds = rows.collect_schema()
     elif suffix == ".jsonl":
-        chosen = _chosen(path, list(pl.scan_ndjson(path, infer_schema_length=100).collect_schema()), columns)
+        kinds = pl.scan_ndjson(path, infer_schema_length=100).collect_schema()
+        chosen = _chosen(path, list(kinds), columns)
         rows = pl.scan_ndjson(path, schema=dict.fromkeys(chosen.values(), pl.String))
     elif suffix == ".csv":
         rows = scan_csv(path)
         chosen = _chosen(path, list(rows.collect_schema()), columns)
     else:
         raise InputError(f"{path}: logs are read from .csv, .parquet and .jsonl, not {suffix or 'this'}; convert it")
+    for name, kind in ((chosen[field], kinds.get(chosen[field])) for field in ("user", "item")):
+        if kind in _EXACT:
+            largest = rows.select(pl.col(name).cast(pl.Float64).abs().max()).collect(engine="streaming").item() or 0.0
+            if largest >= _EXACT[kind]:
+                raise inexact_id(path, name, kind, largest)
     return rows.select(pl.col(name).alias(field) for field, name in chosen.items()), chosen
 
 
@@ -83,8 +94,9 @@ def _chosen(path: Path, names: list[str], columns: Mapping[str, str | None]) -> 
 def _text(name: str, kind: pl.DataType, missing: Set[str] = MISSING) -> pl.Expr:
     """Return a column as `usable_id` has it, "" where it is `missing`; whole numbers are without a point."""
     column = pl.col(name)
-    if kind.is_float():
-        column = pl.when(column == column.round()).then(column.cast(pl.Int64, strict=False))
+    if kind.is_float() or kind.is_decimal():
+        whole = pl.Int64 if kind.is_float() else pl.Decimal(38, 0)
+        column = pl.when(column == column.round()).then(column.cast(whole, strict=False))
     text = column.cast(pl.String).str.replace_all(INVISIBLE, "").str.strip_chars()
     return pl.when(~text.str.to_lowercase().is_in(list(missing))).then(text).fill_null("")
 

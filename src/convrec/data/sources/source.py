@@ -39,7 +39,8 @@ class Source(NamedTuple):
 
 
 def _compatible(item: Item) -> Item:
-    title, year = usable_title(normalise_unicode("NFC", normalise_unicode("NFKD", item.title)), item.year)
+    title, year = usable_title(normalise_unicode("NFKC", item.title), item.year)
+    title = normalise_unicode("NFKC", title)  # which divides SARA AM
     return item if title == item.title else replace(item, title=title, year=year, aliases=(item.title, *item.aliases))
 
 
