@@ -136,8 +136,26 @@ def test_rows_of_one_id_are_one_item_and_rows_of_several_are_not():
     ]
     assert films.find("Hello", 2015) is None and films.entry_of_line("Hello (2015)") is None
     assert films.readings("Hello", 2015) == [] and films.find("Hello", 2016) == 3
-    with pytest.raises(InputError, match=r"Hello \(2015\) \(ids '8' and '9'\); set data.line_column"):
+    message = r"Hello \(2015\) \(ids '8' and '9'\); set data.line_column = 'id' .* as in `Hello - 8 \(2015\)`, or give"
+    with pytest.raises(InputError, match=message):
         films.check_lines()
+    songs, _ = build_catalog(rows[2:5], (), Quarantine(), line_column="id")
+    songs.check_lines()
+    assert [str(song) for song in songs.items] == ["Hello - 8 (2015)", "hello - 9 (2015)", "Hello (2016)"]
+    songs, _ = build_catalog([row | {"by": row.get("id"), "of": "x"} for row in rows[2:5]], ("of", "by"), Quarantine())
+    with pytest.raises(InputError, match=r"set data.line_column = 'by' \(it tells them apart\), as in `Hello - 8.0 "):
+        songs.check_lines()
+
+
+def test_a_book_of_a_series_is_found_by_its_title_alone():
+    rows = [{"title": "The Hunger Games (The Hunger Games, #1)", "year": 2008}, {"title": "Emma (Austen #0.5-2)"}]
+    rows += [{"title": "Emma", "year": 1815}, {"title": "Dune (Dune, #1)"}, {"title": "Dune (Saga #2; Dune, #7)"}]
+    rows += [{"title": "We're #1 (Ode)"}]
+    books, _ = build_catalog(rows, (), Quarantine())
+    assert [book.aliases for book in books.items] == [("The Hunger Games",), (), (), ("Dune",), ("Dune",), ()]
+    assert books.find("the hunger games", 2008) == 0 == books.find("The Hunger Games", None)
+    assert books.find("Emma", 1815) == 2 and books.find("Dune", None) is None
+    assert books.indices_of_title("Dune") == [3, 4]
 
 
 def test_a_column_can_be_part_of_the_line():

@@ -1,6 +1,7 @@
 """The catalog: its items, and the look-up of an item by a written title."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +33,7 @@ Made = TypeVar("Made")
 DUPLICATE = "duplicate item"  # reason of a quarantined row whose item an earlier row already defines
 CATALOG_COLUMNS = ("item_id", "title", "year", "aliases", "metadata")
 LONGEST_VALUE = 4  # words; a field with a longer value is prose, such as a plot
+_IN_SERIES = re.compile(r"(.+?) ?\([^()]*#\d[^()]*\)")  # Goodreads: `Title (Series, #1)`
 YEAR_TOLERANCE = 2  # maximum difference of years that still refer to the same film (method, "Relevance")
 
 
@@ -226,11 +228,16 @@ class Catalog:
     def check_lines(self) -> None:
         """Raise `InputError` if several items share a title and year: lists could not tell them apart."""
         if self._same_line:
-            pairs = [[self.items[index] for index in indices[:2]] for indices in self._same_line[:3]]
-            shown = "; ".join(f"{one} (ids {one.id!r} and {other.id!r})" for one, other in pairs)
+            groups = [[self.items[index] for index in indices] for indices in self._same_line]
+            shown = "; ".join(f"{one} (ids {one.id!r} and {other.id!r})" for one, other, *_ in groups[:3])
+            first, column, addition = groups[0][0], "id", groups[0][0].id
+            for name, value in first.metadata.items():
+                if all(len({item.metadata.get(name) for item in group}) == len(group) for group in groups):
+                    column, addition = name, value
+            line_then = line(f"{first.title} - {addition}", first.year)
             raise InputError(
-                f"catalog: {len(self._same_line)} titles stand for several items: {shown}; set data.line_column to a "
-                "column that tells them apart, or give the rows of one item one id"
+                f"catalog: {len(self._same_line)} titles stand for several items: {shown}; set data.line_column = "
+                f"{column!r} (it tells them apart), as in `{line_then}`, or give the rows of one item one id"
             )
 
     def first_unseen(self, order: Iterable[int], seen_titles: Iterable[str], size: int) -> list[Item]:
@@ -270,14 +277,18 @@ def build_catalog(
     quarantine: Quarantine,
     source: str = "catalog",
     line_column: str | None = None,
+    keys: Sequence[str] = (),
 ) -> tuple[Catalog, list[int | None]]:
     """Return the catalog of raw rows, and the index of each row's item.
 
     A row has a `title`; `id`, `year`, `aliases` (a list, or texts with `|` between) and metadata are optional (see
-    `title_of`). Rows of one id are one item; a row without has its folded title and its year as id. The first row gives
-    title and metadata, other titles are aliases; the others go to the quarantine as duplicates, so that they are
-    counted. So do rows that cannot be used, whose index is None. Raises `InputError` where no row can be used.
+    `title_of`). Rows of one id are one item, and so are those of one of the `keys`, unless it is ""; a row without id
+    has its folded title and its year as id. The first row gives title and metadata, other titles are aliases; the
+    others go to the quarantine as duplicates, so that they are counted. So do rows that cannot be used, whose index is
+    None. A book `Title (Series, #1)` is also called `Title`, unless another item is. Raises `InputError` where no row
+    can be used.
     """
+    own_ids: dict[str, str] = {}  # by key
     found: dict[str, Item] = {}
     aliases: dict[str, list[str]] = {}
     ids: list[str | None] = []
@@ -291,10 +302,11 @@ def build_catalog(
             quarantine.add(source, number, str(problem), row)
             ids.append(None)
             continue
-        ids.append(item.id)
-        if found.setdefault(item.id, item) is not item:
+        key = keys[number - 1] if keys else ""
+        ids.append(own_ids.setdefault(key, item.id) if key else item.id)
+        if found.setdefault(ids[-1], item) is not item:
             quarantine.add(source, number, DUPLICATE, item)
-        aliases.setdefault(item.id, []).extend(titles)
+        aliases.setdefault(ids[-1], []).extend(titles)
     if not found:
         reasons = sorted({row["reason"] for row in quarantine.rows})
         raise InputError(
@@ -302,6 +314,10 @@ def build_catalog(
             "every row needs a title"
         )
     order = {key: index for index, key in enumerate(found)}
+    taken = {fold(title) for own in aliases.values() for title in own}
+    for own in aliases.values():
+        plain = (match[1] for title in own if (match := _IN_SERIES.fullmatch(title)))
+        own += [title for title in plain if fold(title) not in taken]
     items = [replace(item, aliases=_other_titles(item.title, aliases[key])) for key, item in found.items()]
     return Catalog(items), [None if key is None else order[key] for key in ids]
 
@@ -309,11 +325,12 @@ def build_catalog(
 def title_of(row: Mapping[str, Any], line_column: str | None = None) -> tuple[str, int | None]:
     """Return the title and year of a raw row (see `usable_title`).
 
-    The text of `line_column` becomes part of the title, as in "Hello - Adele", where the row has any and its title does
-    not end in it.
+    The text of `line_column`, or the id, becomes part of the title, as in "Hello - Adele", where the row has any and
+    its title does not end in it.
     """
     title, year = usable_title(row.get("title"), row.get("year"))
-    addition = ", ".join(_texts(row.get(line_column))) if line_column else ""
+    value = row.get(line_column) if line_column else None
+    addition = usable_id(value, "id") if line_column == "id" else ", ".join(_texts(value))
     if addition and not fold(title).endswith(fold(f" - {addition}")):
         title, year = usable_title(f"{title} - {addition}", year)
     return title, year

@@ -88,7 +88,7 @@ def load_catalog(path: Path, quarantine: Quarantine, line_column: str | None = N
     """Return the catalog of a file in any of the forms of `read_raw_rows`, or of the canonical table (docs/data.md).
 
     Columns beside title, year, name, aliases, `id` and other identifiers (`..._id`) are metadata. `line_column` is one
-    of these, which becomes part of the title (see `catalog.title_of`).
+    of these, or `id`, which becomes part of the title (see `catalog.title_of`).
     """
     if path.suffix.lower() == ".parquet" and path.is_file() and {*CATALOG_COLUMNS} == {*parquet_columns(path)}:
         catalog = Catalog.read(path)
@@ -100,15 +100,16 @@ def load_catalog(path: Path, quarantine: Quarantine, line_column: str | None = N
 
 
 def metadata_columns(path: Path, rows: list[dict], line_column: str | None) -> list[str]:
-    """Return the columns that hold metadata; `line_column` must be one of them. Raises `InputError` naming a column."""
+    """Return the columns that hold metadata. Raises `InputError` if `line_column` is none of them, nor the `id`."""
     names = dict.fromkeys(key for row in rows for key in row)
     fields = [name for name in names if name not in RESERVED and not name.endswith("_id")]
     for name in fields:
         if not is_clean(name):
             raise InputError(f"{path}: column {name!r}: NUL or half a character; rename it")
-    if line_column is not None and line_column not in fields:
+    choices = [*fields, *({"id"} & {*names})]
+    if line_column is not None and line_column not in choices:
         raise InputError(
-            f"{path}: no column {line_column!r} to tell items of one title apart (found {', '.join(fields)[:300]}); "
+            f"{path}: no column {line_column!r} to tell items of one title apart (found {', '.join(choices)[:300]}); "
             "name one of these as line column, or none"
         )
     return fields

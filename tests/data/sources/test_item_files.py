@@ -74,6 +74,7 @@ def test_films_in_utf_8_and_in_latin_1(tmp_path):
         ("Avventura, L' (a.k.a. Adventure, The) (1960)", "L'Avventura (1960)", "The Adventure"),
         ("Olvidados, Los (1950)", "Los Olvidados (1950)", None),
         ("Fawlty Towers (1975-1979)", "Fawlty Towers (1975)", None),
+        ("Cosmos (Kosmos) (1980)(TV)", "Cosmos (1980)", "Kosmos"),
     ],
 )
 def test_a_film_of_movielens_has_its_natural_title(tmp_path, written, line, alias):
@@ -121,6 +122,21 @@ def test_products_that_share_a_broken_title_stay_apart(tmp_path, caplog):
     assert [row["reason"] for row in quarantine.rows] == ["duplicate item"], "the same id twice"
     assert "7 items share title and year with another" in caplog.text
     catalog.check_lines()
+
+
+def test_a_product_with_two_titles_is_one_item_with_an_alias(tmp_path):
+    titles = [("P0", "Lamp"), ("P1", "Chair"), ("P0", "Desk Lamp"), ("P0", "Chair"), ("P2", "Desk lamp")]
+    rows = [{"parent_asin": own, "title": title, "store": title} for own, title in titles]
+    path, quarantine = tmp_path / "meta_Home.jsonl", Quarantine()
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    catalog, indices = read_items(path, quarantine)
+    assert [(str(item), item.aliases) for item in catalog.items] == [
+        ("Lamp", ("Desk Lamp", "Chair")),
+        ("Chair", ()),
+        ("Desk lamp", ()),
+    ]
+    assert indices == {"P0": 0, "P1": 1, "P2": 2} and catalog.items[0].metadata == {"store": "Lamp"}
+    assert [row["row"] for row in quarantine.rows] == ["3", "4"] and catalog.find("Chair", None) == 1
 
 
 def test_any_catalog_file_with_ids(tmp_path):

@@ -10,14 +10,13 @@ from convrec.data.catalog_files import metadata_columns, read_raw_rows
 from convrec.data.csv_files import decode
 from convrec.data.json_lines import json_lines, numbered_lines
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import WRITTEN_YEAR, fold, normalise_text, usable_id
+from convrec.data.titles import ITEM_IDS, fold, normalise_text, title_and_year, usable_id
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 Row = dict[str, object]
 ID = "item_id"  # where readers put it
-_IDS = ("movieId", "movie_id", "itemId", ID, "id", "parent_asin", "asin", "product_id")
 _FLAGS = 5  # the field of u.item where those of the genres begin, in the order of u.genre
 _GENRES = (
     "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
@@ -25,7 +24,7 @@ _GENRES = (
 )  # fmt: skip
 _NO_GENRE = ("unknown", "(no genres listed)")
 _AMAZON = ("parent_asin", "asin", "title", "store", "brand", "main_category", "categories")  # what is read of a product
-_TITLE = re.compile(rf"(?P<title>[^(]+?)(?P<others>(?: ?\([^()]*\))*?)(?P<year> ?\({WRITTEN_YEAR}\))?")
+_TITLE = re.compile(r"(?P<title>[^(]+?)(?P<others>(?: ?\([^()]*\))*)")
 _OTHER = re.compile(r"\((?:a\.?k\.?a\.? )?([^()]*)\)")
 
 
@@ -49,8 +48,9 @@ def _natural(row: Row) -> Row:
     `Postman, The (Postino, Il) (1994)` is The Postman (1994), also called Il Postino.
     """
     title, genres = row.get("title"), row.get("genres")
-    if isinstance(title, str) and (match := _TITLE.fullmatch(" ".join(normalise_text(title).split()))):
-        row = row | {"title": match["title"] + (match["year"] or ""), "aliases": _OTHER.findall(match["others"])}
+    bare, year = title_and_year(normalise_text(title)) if isinstance(title, str) else ("", "")
+    if match := _TITLE.fullmatch(bare):
+        row = row | {"title": match["title"] + f" ({year})" * bool(year), "aliases": _OTHER.findall(match["others"])}
     genres = genres.split("|") if isinstance(genres, str) else genres
     if isinstance(genres, list):
         row = row | {"genres": [genre for genre in genres if genre not in _NO_GENRE]}
@@ -87,30 +87,33 @@ def index_items(
 ) -> tuple[Catalog, dict[str, int]]:
     """Return the catalog of the rows of a file, and the index of each id.
 
-    MovieLens lists some films twice: there, ids of one title and year share an item. Elsewhere each id is an item;
-    where titles and years are equal and no `line_column` tells them apart, the id does, as in `Lamp - P7`. Raises
-    `InputError` where there is no column of ids.
+    MovieLens lists some films twice: there, ids of one title and year share an item. Elsewhere each id is an item, and
+    the other titles of its rows are aliases; where titles and years are equal and no `line_column` tells them apart,
+    the id does, as in `Lamp - P7`. Raises `InputError` where there is no column of ids.
     """
     names = {name for row in rows for name in row}
-    column = next((name for name in _IDS if name in names), None)
+    column = next((name for name in ITEM_IDS if name in names), None)
     if column is None:
         raise InputError(f"{path}: no column of ids (found {', '.join(sorted(names))[:300]}); name one of them {ID}")
     is_movielens = column in ("movieId", "movie_id") or path.name in ("u.item", "movies.dat")
     if is_movielens:
         rows = [_natural(row) for row in rows]
-    fields = [name for name in metadata_columns(path, rows, line_column) if name not in _IDS]
+    fields = [name for name in metadata_columns(path, rows, line_column) if name not in ITEM_IDS]
     bare = [{name: value for name, value in row.items() if name not in ("id", ID)} for row in rows]
-    if line_column is None and not is_movielens:
-        line_column, lines = ID, [_line(row, column) for row in rows]
-        counts = Counter(line[:2] for line in {*lines} if line)
-        for row, line in zip(bare, lines, strict=True):
-            if line and counts[line[:2]] > 1:
-                row[ID] = line[2]
+    lines = [_line(row, column) for row in rows]
+    keys = [line[2] if line else "" for line in lines]
+    if line_column in (None, "id") and not is_movielens:
+        line_column = ID
+        first = {line[2]: line[:2] for line in reversed(lines) if line}
+        counts = Counter(first.values())
+        for row, key in zip(bare, keys, strict=True):
+            if key and counts[first[key]] > 1:
+                row[ID] = key
         if number := sum(ID in row for row in bare):
             remedy = "" if path.suffix == ".txt" else ", unless you set data.line_column"
             note = "%s: %d items share title and year with another; their lines have their ids%s"
             logger.warning(note, path, number, remedy)
-    catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column)
+    catalog, places = build_catalog(bare, fields, quarantine, "catalog", line_column, keys)
     indices: dict[str, int] = {}
     for number, (row, place) in enumerate(zip(rows, places, strict=True), start=1):
         try:

@@ -88,7 +88,7 @@ def _catalog(folder: Path, dialogues: Iterable[_Dialogue], quarantine: Quarantin
         if not year:
             year = title_and_year(mentioned.get(str(row["movie_id"]), ""))[1]
         rows.append({**row, "title": title, "year": year})
-    catalog, places = build_catalog(rows, METADATA, quarantine)
+    catalog, places = build_catalog(rows, METADATA, quarantine, keys=[str(row["movie_id"]) for row in rows])
     placed = zip(rows, places, strict=True)
     return catalog, {str(row["movie_id"]): catalog.items[index] for row, index in placed if index is not None}
 
