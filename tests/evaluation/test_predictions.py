@@ -10,7 +10,7 @@ from convrec.evaluation.predictions import ScoringSettings, score_predictions
 
 CATALOG = "title,year\nHeat,1995\nDune,1984\nDune,2021\nUp,2009\nAlien,1979\n"
 ROWS = [
-    {"response": "Up (2009)\nHeat (1995)", "groundtruth": [["Heat", 1995], ["Alien", 1979]]},
+    {"response": "Up (2009)\nHeat (1995)", "groundtruth": [["Heat", 1995], ["Alien", 1979]], "items": math.nan},
     {"items": ["Primer (2004)", ["Dune", 2021], "Up (2009)"], "groundtruth": [{"title": "Up", "year": 2009}]},
     {"response": "Dune (2021)\nAlien (1979)", "groundtruth": [["Alien", None]], "seen_titles": ["dune"]},
 ]

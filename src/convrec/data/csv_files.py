@@ -15,13 +15,14 @@ import polars as pl
 from convrec.project.errors import InputError
 
 _BLOCK = 1 << 20  # characters
+_UTF_16 = "encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`"
 _KINDS = {  # by their first bytes
-    b"\x1f\x8b": "compressed with gzip; unpack it (`gunzip`)",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it (`unzstd`)",
-    b"BZh": "compressed with bzip2; unpack it (`bunzip2`)",
-    b"\xfd7zXZ": "compressed with xz; unpack it (`unxz`)",
+    b"\x1f\x8b": "compressed with gzip; unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it",
     b"PK\x03\x04": "a ZIP archive or an Excel workbook; unpack it, or save it as `CSV UTF-8`",
     b"PAR1": "a Parquet file; name it .parquet",
+    codecs.BOM_UTF16_LE: _UTF_16,
+    codecs.BOM_UTF16_BE: _UTF_16,
 }
 _SPACE_AND_QUOTE = re.compile(', +"')
 _FIELD = re.compile(r'(^|,) *("(?:[^"]|"")*"|)', re.MULTILINE)  # its beginning; the whole of a field in quotes
@@ -38,11 +39,9 @@ def decode(line: bytes) -> str:
 
 def require_text(path: Path, start: bytes) -> None:
     """Raise `InputError` if a file that begins with these bytes is compressed, an archive, Parquet, or in UTF-16."""
-    for magic, kind in _KINDS.items():
-        if start.startswith(magic):
-            raise InputError(f"{path}: {kind}")
-    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in start[:2]:
-        raise InputError(f"{path}: encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`")
+    otherwise = _UTF_16 if b"\0" in start[:2] else None
+    if kind := next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), otherwise):
+        raise InputError(f"{path}: {kind}")
 
 
 def require_distinct(path: Path, names: Iterable[str]) -> None:

@@ -24,24 +24,24 @@ WRITTEN_YEARS = range(1870, 2101)  # the numbers of four digits in free text tha
 
 _LONGEST_KEPT = 200  # characters
 _LONG_RUN = regex.compile(r"(\p{M}{30})\p{M}+")
-_SARA_AM = re.compile("\u0e4d([\u0e48-\u0e4b]?)\u0e32|\u0ecd([\u0ec8-\u0ecb]?)\u0eb2")  # its parts, a tone between them
+_SARA_AM = (("\u0e4d", "([\u0e48-\u0e4b]?)\u0e32", "\\1\u0e33"), ("\u0ecd", "([\u0ec8-\u0ecb]?)\u0eb2", "\\1\u0eb3"))
 
 
 def normalise_unicode(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
     """Return the text in a Unicode normalisation form, in time linear in its length; NFC also composes SARA AM.
 
-    Unicode divides that vowel of Thai and Lao in compatible forms, as some keyboards do, and never composes it.
+    Unicode divides this vowel of Thai and Lao in compatible forms, as some keyboards do, and never composes it; a tone
+    mark can stand between its two parts.
     `unicodedata` sorts each run of combining marks in quadratic time. Unicode's stream-safe text has at most 30 marks
     in a row (UAX 15); in a text that is too long for a title, the marks of longer runs are left out.
     """
     if text.isascii():
         return text
     text = unicodedata.normalize(form, text if len(text) <= LONGEST_TITLE else _LONG_RUN.sub(r"\1", text))
-    return _SARA_AM.sub(_composed, text) if form == "NFC" else text
-
-
-def _composed(parts: re.Match[str]) -> str:
-    return f"{parts[2]}\u0eb3" if parts[1] is None else f"{parts[1]}\u0e33"
+    for mark, rest, composed in _SARA_AM if form == "NFC" else ():
+        if mark in text:
+            text = re.sub(mark + rest, composed, text)
+    return text
 
 
 # Marks of direction, zero-width spaces, byte order marks, soft hyphens, controls; Polars reads this class, too. Joiners

@@ -103,7 +103,7 @@ def score_predictions(path: Path, catalog: Catalog, settings: ScoringSettings) -
     keys, scores = [], []
     for number, raw in json_lines(path):
         try:
-            row = _Row.model_validate(raw)
+            row = _Row.model_validate({name: value for name, value in raw.items() if value == value})  # not NaN
             keys.append(row.keys(number))
             scores.append(_score(row, catalog, settings))
         except ValidationError as error:
