@@ -41,6 +41,9 @@ def test_a_file_that_is_not_readable_is_named(tmp_path):
         for read in (parquet_columns, parquet_frame, lambda path: list(parquet_rows(path))):
             with pytest.raises(InputError, match=r"rows.parquet: not a readable Parquet file .*write it again"):
                 read(path)
+    pq.write_table(pa.table([[1], [2]], names=["day", "day"]), path)
+    with pytest.raises(InputError, match="rows.parquet: 2 columns are named 'day'; rename or remove all but one"):
+        parquet_columns(path)
     pq.write_table(pa.table({"day": pa.array([10**15]).view(pa.timestamp("us", "Mars/Phobos"))}), path)
     with pytest.raises(InputError, match="not a readable Parquet file"):
         list(parquet_rows(path))

@@ -162,6 +162,7 @@ def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
         ("Fast &amp; Furious &amp;amp; &#8217; &#x200B;&lt;3", "Fast & Furious & \u2019 <3"),
         ("AT&T, Q&A; R&B &unknown; &notit; ?a=1&copy=2 &", "AT&T, Q&A; R&B &unknown; &notit; ?a=1&copy=2 &"),
         ("\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469", "\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469"),
+        ("น้\u0e4d\u0e32 น\u0e4d้\u0e32 ຄ\u0ecd\u0eb2 ນ\u0ecd້\u0eb2 \u0e4d", "น้ำ น้ำ ຄຳ ນ້ຳ \u0e4d"),
         ("&amp;" * 100_000, "&" * 100_000),
         ("&" + "amp;" * 100_000, "&"),
     ],

