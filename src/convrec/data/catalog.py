@@ -303,10 +303,11 @@ def build_catalog(
             ids.append(None)
             continue
         key = keys[number - 1] if keys else ""
-        ids.append(own_ids.setdefault(key, item.id) if key else item.id)
-        if found.setdefault(ids[-1], item) is not item:
+        own_id = own_ids.setdefault(key, item.id) if key else item.id
+        ids.append(own_id)
+        if found.setdefault(own_id, item) is not item:
             quarantine.add(source, number, DUPLICATE, item)
-        aliases.setdefault(ids[-1], []).extend(titles)
+        aliases.setdefault(own_id, []).extend(titles)
     if not found:
         reasons = sorted({row["reason"] for row in quarantine.rows})
         raise InputError(

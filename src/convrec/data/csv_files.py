@@ -71,9 +71,9 @@ def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
         return rows
     names = rows.collect_schema().names()
     if any(name.startswith(" ") for name in names[1:]):
-        text = path.read_bytes().decode() if source == path else source.decode()
-        if _SPACE_AND_QUOTE.search(text):
-            rows = pl.scan_csv(_FIELD.sub(r"\1\2", text).encode(), infer_schema=False, glob=False, **options)
+        content = (source if isinstance(source, bytes) else source.read_bytes()).decode()
+        if _SPACE_AND_QUOTE.search(content):
+            rows = pl.scan_csv(_FIELD.sub(r"\1\2", content).encode(), infer_schema=False, glob=False, **options)
             names = rows.collect_schema().names()
     own = [(name if _AGAIN.encode() in start else name.partition(_AGAIN)[0]).strip() for name in names]
     require_distinct(path, filter(None, own))  # columns without a name, as of commas at the end, are no matter

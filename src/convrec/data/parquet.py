@@ -49,7 +49,8 @@ def _require_exact_ids(path: Path, name: str, column: pa.Array) -> None:
     elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         _require_exact_ids(path, name, column.flatten())
     elif column.type in _EXACT and name.rpartition(".")[2] in _IDS:
-        if (largest := pc.max(pc.abs(column.cast(pa.float64()))).as_py() or 0.0) >= _EXACT[column.type]:
+        largest = pc.max(pc.abs(column.cast(pa.float64()))).as_py()
+        if largest and largest >= _EXACT[column.type]:
             raise inexact_id(path, name, column.type, largest)
 
 
