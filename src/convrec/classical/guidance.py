@@ -18,7 +18,7 @@ from convrec.data.conversations import Row
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
-_PRIOR = 5.0  # accepted items, as expected, that each person is taken to have besides
+_SHOWINGS = 2.0  # of an item to a person, which count at most
 
 
 class Outcomes(NamedTuple):
@@ -36,12 +36,13 @@ class Outcomes(NamedTuple):
 def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
     """Return how much more often than expected people accept each item, relative to what is expected of one showing.
 
-    Expected is what people accept of any item at the same rank, which never rises from a rank to the next one, times
-    how much more than that the person accepts of all items. So an item gains nothing from being shown, from being shown
-    first, or from being shown to people who accept much. Each person's surplus for an item, over all
-    showings, counts as -1 to 1. That of all people is shrunk towards 0 by its variance between them (a random-effects
-    model, DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard errors, it is 0: so
-    it is while nothing has changed, and for fewer than four people. Shape: (C,).
+    Of what a person accepted, a share is expected of each showing, in proportion to what people accept at its rank,
+    which never rises from a rank to the next one. So an item gains nothing from being shown, from being shown first, or
+    from being shown to people who accept much. A person counts for an item as at most two showings, by a weight that
+    does not depend on what was accepted: a limit of the sum would cut off more above than below, and so make a surplus
+    of every item that is shown often. That of all people is shrunk towards 0 by its variance between them (a
+    random-effects model, DerSimonian and Laird, 1986). Where people agree no more than by chance, by two standard
+    errors, it is 0: so it is while nothing has changed, and for fewer than four people. Shape: (C,).
     """
     if not len(shown.people):
         return np.zeros(num_items)
@@ -52,14 +53,13 @@ def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
     accepted = np.bincount(places, shown.accepted, minlength=len(people) * num_ranks).reshape(shape)
     seen_by = (times > 0).sum(axis=0)
     rates = (accepted / np.maximum(times, 1)).sum(axis=0) / np.maximum(seen_by, 1)
-    expected = isotonic_regression(rates, weights=np.maximum(seen_by, 1e-9), increasing=False).x[shown.ranks]
-    theirs, due = np.bincount(person, shown.accepted), np.bincount(person, expected)
-    expected *= ((theirs + _PRIOR) / (due + _PRIOR))[person]
-    pairs, pair = np.unique(person * num_items + shown.items, return_inverse=True)
-    own = np.clip(np.bincount(pair, shown.accepted - expected), -1, 1)
-    own -= own.mean()  # what is cut off is more often above than below
-    once = np.bincount(pair, expected) / np.bincount(pair)  # expected of one showing
-    total, square, base = (np.bincount(pairs % num_items, each, num_items) for each in (own, own**2, once))
+    rates = isotonic_regression(rates, weights=np.maximum(seen_by, 1e-9), increasing=False).x
+    liking = accepted.sum(axis=1) / np.maximum(times @ rates, 1e-9)
+    expected = np.minimum(rates[shown.ranks] * liking[person], 1)
+    pairs, pair, showings = np.unique(person * num_items + shown.items, return_inverse=True, return_counts=True)
+    weight = np.minimum(1, _SHOWINGS / showings)
+    own, due = (np.bincount(pair, each) * weight for each in (shown.accepted - expected, expected))
+    total, square, base = (np.bincount(pairs % num_items, each, num_items) for each in (own, own**2, due))
     chance = np.sqrt(2 * (square**2).sum())  # standard error of the sum if there is no surplus
     variance = max(0.0, (total**2 - square).sum() - 2 * chance) / max((base**2).sum(), 1e-9)  # of the true surplus
     noise = base**2 * variance + square
