@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convrec.evaluation import sequential
-from convrec.evaluation.sequential import Look, compare_arms, look_sizes, split_evidence
+from convrec.evaluation.sequential import Look, compare_activity, compare_arms, look_sizes, split_evidence
 
 ALPHA = 0.05
 
@@ -33,7 +33,15 @@ def _ratio(codes, values, in_challenger):
     return (means[0] - means[1], variance**0.5) if variance else None
 
 
-def test_the_test_is_that_of_a_plain_loop(monkeypatch):
+def _more(codes, in_challenger):
+    """Return by loops the share of pairs in which the challenger's user has more answers, less .5, and its error."""
+    counts = [codes.count(user) for user in range(max(codes) + 1)]
+    ranks = [sum((other < own) + (other == own) / 2 for other in counts) / len(counts) for own in counts]
+    return _ratio(range(len(counts)), ranks, in_challenger)
+
+
+@pytest.mark.parametrize("of_activity", [False, True])
+def test_the_test_is_that_of_a_plain_loop(monkeypatch, of_activity):
     monkeypatch.setattr(sequential, "MIN_USERS", 3)
     monkeypatch.setattr(sequential, "DRAWS", 299)
     monkeypatch.setattr(sequential, "FIRST_LOOK", 20)
@@ -41,14 +49,23 @@ def test_the_test_is_that_of_a_plain_loop(monkeypatch):
     codes = np.minimum(rng.integers(25, size=40), rng.integers(25, size=40)).tolist()
     codes = [list(dict.fromkeys(codes)).index(code) for code in codes]
     real = rng.random(25) < 0.4
+    if of_activity:
+        real = np.array([codes.count(user) == 1 for user in range(25)])
     values = (rng.binomial(3, 0.4, 40) + real[codes]).tolist()
     drawn = np.random.default_rng(0).random((max(codes) + 1, 299), dtype=np.float32) < 0.4
     arms = np.hstack([real[: max(codes) + 1, None], drawn])
-    looks = compare_arms([f"u{code}" for code in codes], real[codes], values, 0.4, ALPHA)
+    users = [f"u{code}" for code in codes]
+    looks = compare_arms(users, real[codes], values, 0.4, ALPHA)
+    if of_activity:
+        looks = compare_activity(users, real[codes], 0.4, ALPHA)
     assert [look.answers for look in looks] == [20, 22, 25, 28, 32, 36, 40]
     rejected: list[set[int]] = [set() for _ in levels]
     for number, look in enumerate(looks):
-        found = [_ratio(codes[: look.answers], values[: look.answers], arms[:, draw]) for draw in range(300)]
+        own = codes[: look.answers]
+        found = [
+            _more(own, arms[:, draw]) if of_activity else _ratio(own, values[: look.answers], arms[:, draw])
+            for draw in range(300)
+        ]
         statistics = [round(one[0] / one[1], 9) if one else 0.0 for one in found]
         ranks = [
             min(sum(one >= own for one in statistics), sum(one <= own for one in statistics)) for own in statistics
@@ -112,14 +129,13 @@ def test_an_arm_without_any_acceptance_is_not_equal_values():
 
 
 def test_evidence_against_a_share_by_hand():
-    """The Bayes factor of a uniform prior is x! (n - x)! / (n + 1)! / (q^x (1 - q)^(n - x)); the largest one counts."""
+    """The Bayes factor of a uniform prior is x! (n - x)! / (n + 1)! / (q^x (1 - q)^(n - x)), after each user."""
     by_hand = lgamma(12) + lgamma(2) - lgamma(14) - 11 * log(0.3) - log(0.7)
-    assert split_evidence(np.array([False] + [True] * 11), 0.3) == pytest.approx(by_hand)
-    assert split_evidence(np.array([True] * 9 + [False] * 30), 0.5) >= split_evidence(np.array([True] * 9), 0.5) > 3
-    assert split_evidence(np.array([], dtype=bool), 0.5) == 0
+    assert split_evidence(np.array([False] + [True] * 11), 0.3)[-1] == pytest.approx(by_hand)
+    assert np.exp(split_evidence([True] * 4, 0.5)) == pytest.approx([1, 1, 4 / 3, 2, 16 / 5])
     rng = np.random.default_rng(2)
-    assert sum(split_evidence(rng.random(2000) < 0.2, 0.2) > log(20) for _ in range(200)) < 10
-    assert split_evidence(rng.random(2000) < 0.25, 0.2) > log(1000)
+    assert sum(split_evidence(rng.random(2000) < 0.2, 0.2).max() > log(20) for _ in range(200)) < 10
+    assert split_evidence(rng.random(2000) < 0.25, 0.2).max() > log(1000)
 
 
 class Scenario(NamedTuple):
@@ -166,12 +182,25 @@ def _even(rng, effect):
 
 @pytest.mark.parametrize("name", ["equal activity, half", "Zipf activity, share .1"])
 def test_looking_all_the_time_rarely_finds_what_is_not_there(monkeypatch, name):
-    """At most 5 % of 100 experiments without an effect; with 99 % confidence, up to 11 of them."""
+    """At most 5 % of 100 experiments without an effect, and of 50; with 99 % confidence, up to 11 and 7 of them."""
     monkeypatch.setattr(sequential, "DRAWS", 999)
     monkeypatch.setattr(sequential, "_LEVELS", np.ones(1))
     rng, scenario = np.random.default_rng(5), SCENARIOS[name]._replace(answers=800)
-    found = [compare_arms(*simulate(scenario, rng, 0.0), scenario.share, ALPHA)[-1].p for _ in range(100)]
-    assert sum(p <= ALPHA for p in found) <= 11
+    worlds = [simulate(scenario, rng, 0.0) for _ in range(100)]
+    assert sum(compare_arms(*world, scenario.share, ALPHA)[-1].p <= ALPHA for world in worlds) <= 11
+    assert sum(compare_activity(*world[:2], scenario.share, ALPHA)[-1].p <= ALPHA for world in worlds[:50]) <= 7
+
+
+@pytest.mark.parametrize(("lost", "tail"), [(0.25, 1.5), (0.08, 3), (0.0, 1.5)])
+def test_lost_answers_are_found_however_unequal_the_activity(lost, tail):
+    """5,000 users, of whose answers Pareto's law gives the expected number, and one arm loses answers."""
+    rng = np.random.default_rng(4)
+    users = np.repeat(np.arange(5000), rng.poisson((3 * tail - 1) * (1 + rng.pareto(tail, 5000).clip(max=100))))
+    rng.shuffle(users)
+    arms = (rng.random(5000) < 0.5)[users]
+    kept = ~arms | (rng.random(len(users)) >= lost)
+    look = compare_activity(users[kept], arms[kept], 0.5, 0.01)[-1]
+    assert (look.p > 0.05) if lost == 0 else (look.p <= 0.01 and look.mean < 0)
 
 
 def test_effects_are_found(monkeypatch):

@@ -174,13 +174,23 @@ def _asked(number: int, arm: str, day: float = 0, has_items: bool = True, user: 
     ("extra", "problem"),
     [
         ([], None),
-        ([_asked(number, "champion", user=f"new{number}") for number in range(60)], "all: 100 of 260"),
-        ([_asked(number, "champion", 3) for number in range(0, 60, 2)], "those on 2026-01-04: 0 of 30"),
-        ([_asked(n, ("champion", "challenger")[n % 2], 1, n % 2 == 0) for n in range(60)], "without items: 30 of 30"),
+        (
+            [_asked(number, "champion", user=f"new{number}") for number in range(60)],
+            "all: 0 of 14 in the challenger's arm, expected 7 (e-value 1,092; champion 14 users with 14 answers, "
+            "challenger 0 users with 0 answers)",  # 2^14 / 15; the ids of these answers are the first
+        ),
+        ([_asked(number, "champion", 3) for number in range(0, 60, 2)], "those on 2026-01-04: 0 of 17"),
+        ([_asked(n, ("champion", "challenger")[n % 2], 1, n % 2 == 0) for n in range(60)], "without items: 14 of 14"),
         ([_asked(n, ("champion", "challenger")[n % 2], 1, False) for n in range(60)], None),
         ([_asked(0, "challenger")], "1 users are in both arms"),
+        (  # at the analysis of 224 answers, 24 of 100 users have two: .76 / 2 of the pairs
+            [_asked(number, "champion", 0.1) for number in range(0, 200, 2)],
+            "answers per user: a user of the challenger's arm has more than one of the champion's in 38.0% of the "
+            "pairs, expected 50% (p = 0.001; champion 100 users with 124 answers, challenger 100 users with 100 "
+            "answers); either one arm loses answers, or the challenger changes how often people ask: compare",
+        ),
     ],
-    ids=["valid", "users lost", "another time", "answers lost", "answers lost in both", "both arms"],
+    ids=["valid", "users lost", "another time", "answers lost", "answers lost in both", "both arms", "unaccepted lost"],
 )
 def test_an_invalid_experiment_has_no_verdict(champion, store, cli, extra, problem):
     started = start_experiment(champion, "2", 0.5, "ops")

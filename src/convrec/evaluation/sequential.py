@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from scipy.special import betaln, xlog1py, xlogy
+from scipy.stats import rankdata
 
 MIN_USERS = 20  # in each arm; before, an analysis decides nothing
 DRAWS = 9_999  # of the arms; the test is exact with any number
@@ -61,15 +62,44 @@ def compare_arms(
     a user is in the challenger's arm. While an arm has fewer than `MIN_USERS` users, or all values are equal, the
     bounds are infinite and p stays as it is.
     """
-    sizes = look_sizes(len(users))
+    codes, sizes = _coded(users)
+    outcomes = np.asarray(values, dtype=float)
+    parts = [_user_sums(codes[:size], outcomes[:size]) for size in sizes]
+    return _analyses(codes, sizes, parts, in_challenger, share, alpha)
+
+
+def compare_activity(users: Sequence[str], in_challenger: Sequence[bool], share: float, alpha: float) -> list[Look]:
+    """Return the analyses of the numbers of answers that users have, at the looks of `compare_arms`.
+
+    `mean` is the share of pairs, a user of the challenger and one of the champion, in which the first has more answers
+    (equal numbers count half), minus one half: the difference of the users' mean ranks over their number (Wilcoxon,
+    Biometrics Bulletin 1(6), 1945). Ranks have no heavy tails.
+    """
+    codes, sizes = _coded(users)
+    ranks = [rankdata(counts) / len(counts) for counts in (np.bincount(codes[:size]) for size in sizes)]
+    parts = [_user_sums(np.arange(len(own)), own) for own in ranks]
+    return _analyses(codes, sizes, parts, in_challenger, share, alpha)
+
+
+def _coded(users: Sequence[str]) -> tuple[np.ndarray, list[int]]:
+    """Return the users of the answers as numbers, in the order of their first answers, and the sizes of the looks."""
+    return pd.factorize(np.asarray(users, dtype=object))[0], look_sizes(len(users))
+
+
+def _analyses(
+    codes: np.ndarray,
+    sizes: Sequence[int],
+    parts: Sequence[np.ndarray],
+    in_challenger: Sequence[bool],
+    share: float,
+    alpha: float,
+) -> list[Look]:
+    """Return the look of each size, whose users have the sums `parts` (see `_user_sums`)."""
     if not sizes:
         return []
-    codes = pd.factorize(np.asarray(users[: sizes[-1]], dtype=object))[0]  # in the order of their first answers
-    arms, outcomes = np.asarray(in_challenger, dtype=bool)[: len(codes)], np.asarray(values, dtype=float)[: len(codes)]
-    numbers = [int(codes[:size].max()) + 1 for size in sizes]
-    parts = [_user_sums(codes[:size], outcomes[:size]) for size in sizes]
+    numbers = [part.shape[1] for part in parts]
     assigned = np.zeros(numbers[-1], dtype=bool)
-    assigned[codes] = arms
+    assigned[codes[: sizes[-1]]] = np.asarray(in_challenger, dtype=bool)[: sizes[-1]]
     challengers = _challenger_sums(parts, assigned, share)
     levels = np.unique([*_LEVELS, alpha])
     rejected, looks, low, high = np.zeros((len(levels), DRAWS + 1), dtype=bool), list[Look](), -np.inf, np.inf
@@ -102,17 +132,16 @@ def _reach(rejected: np.ndarray, ranks: np.ndarray, room: np.ndarray) -> np.ndar
     return np.where(inside > 0, ranks[order][inside - 1], 0)
 
 
-def split_evidence(in_challenger: Sequence[bool] | np.ndarray, share: float) -> float:
-    """Return the logarithm of the evidence against the share of the challenger's users, the strongest one so far.
+def split_evidence(in_challenger: Sequence[bool] | np.ndarray, share: float) -> np.ndarray:
+    """Return the logarithm of the evidence against the share of the challenger's users, after each user.
 
     `in_challenger` has an entry for each user, in the order of their appearance. The evidence is the Bayes factor of a
     uniform prior; with the right share, it ever exceeds x with a probability of at most 1 / x (Lindon and Malek, 2020,
-    arXiv 2011.03567).
+    arXiv 2011.03567). Shape: (1 + users,), the first before any user.
     """
     challengers = np.concatenate([[0], np.cumsum(in_challenger)])
     champions = np.arange(len(challengers)) - challengers
-    factors = betaln(1 + challengers, 1 + champions) - xlogy(challengers, share) - xlog1py(champions, -share)
-    return float(factors.max())
+    return betaln(1 + challengers, 1 + champions) - xlogy(challengers, share) - xlog1py(champions, -share)
 
 
 def _user_sums(codes: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from mlflow.entities.model_registry import ModelVersion
 
-from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_arms, split_evidence
+from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_activity, compare_arms, split_evidence
 from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import (
@@ -39,6 +39,7 @@ RESULT_TAG = "experiment.result"  # on the challenger's version
 OUTCOME_TIME = timedelta(hours=1)
 _MAX_REASON = 500  # characters: MLflow's tags hold 5,000
 _DOUBT = 1000  # a check of a valid experiment fails with a probability of at most 1 / 1000
+_ACTIVITY_DOUBT = 100  # that of the answers per user; its draws of arms could hardly show 1 / 1000 at late analyses
 
 
 def read_experiment(client: mlflow.MlflowClient) -> Experiment | None:
@@ -215,10 +216,11 @@ def read_result(store: FeedbackStore, experiment: Experiment) -> Result:
 
 
 def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
-    """Yield what contradicts the assignment of users to arms by chance: of all, of each day, of those without a list.
+    """Yield what contradicts the assignment of users to arms by chance, with the counts of the moment it first did.
 
-    Each group of users has the challenger's share if both arms are answered at the same times, lose equally many
-    answers, and lose no users.
+    Each group of users, all, those of each day and those with an answer without items, has the challenger's share if
+    both arms are answered at the same times, lose equally many answers, and lose no users. The users of both arms have
+    equally many answers if no arm loses answers.
     """
     arms = answers.group_by("user").agg(pl.col("arm").n_unique())
     if number := len(arms.filter(pl.col("arm") > 1)):
@@ -227,10 +229,29 @@ def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
     groups = [("all", 1, answers), ("those with an answer without items", 1, answers.filter(pl.col("num_items") == 0))]
     groups += [(f"those on {day['day'][0]}", number * (number + 1), day) for number, day in enumerate(days, start=1)]
     for name, weight, group in groups:  # the weights' reciprocals sum to 1 over the days
-        users = group.unique("user", keep="first", maintain_order=True)["arm"] == CHALLENGER
-        if split_evidence(users.to_numpy(), share) > np.log(_DOUBT * weight):
-            yield f"of the users, {name}: {users.sum():,} of {len(users):,} in the challenger's arm, not {share:.0%}"
-            return
+        users = group.with_row_index().unique("user", keep="first", maintain_order=True)
+        evidence = split_evidence((users["arm"] == CHALLENGER).to_numpy(), share)
+        if number := int(np.argmax(evidence > np.log(_DOUBT * weight))):  # without any user there is none
+            there, moment = (users["arm"].head(number) == CHALLENGER).sum(), group.head(users["index"][number - 1] + 1)
+            text = f"{there:,} of {number:,} in the challenger's arm, expected {share * number:,.0f}"
+            yield f"of the users, {name}: {text} (e-value {np.exp(evidence[number]):,.0f}; {_counts(moment)})"
+            break
+    in_challenger = (answers["arm"] == CHALLENGER).to_list()
+    looks = compare_activity(answers["user"].to_list(), in_challenger, share, 1 / _ACTIVITY_DOUBT)
+    if failed := next((look for look in looks if look.p <= 1 / _ACTIVITY_DOUBT), None):
+        yield (
+            "answers per user: a user of the challenger's arm has more than one of the champion's in "
+            f"{0.5 + failed.mean:.1%} of the pairs, expected 50% (p = {failed.p:g}; "
+            f"{_counts(answers.head(failed.answers))}); either one arm loses answers, or the challenger changes how "
+            "often people ask: compare convrec_experiment_answers_total with the recorded answers of each arm; if none "
+            "are lost, decide by the accepted items per user"
+        )
+
+
+def _counts(answers: pl.DataFrame) -> str:
+    """Return the numbers of users and answers of each arm as a text."""
+    sides = [(arm, answers.filter(pl.col("arm") == arm)["user"]) for arm in (CHAMPION, CHALLENGER)]
+    return ", ".join(f"{arm} {users.n_unique():,} users with {len(users):,} answers" for arm, users in sides)
 
 
 def finish(client: mlflow.MlflowClient, result: Result, reason: str, by: str) -> Result:
