@@ -102,7 +102,7 @@ def test_an_ab_test_from_start_to_end(http, client, url):
     for user, answer in answers.items():
         assert answer["arm"] == arm_of(experiment, user, "")
         assert answer["version"] == {"champion": "1", "challenger": "2"}[answer["arm"]]
-        again = _ask(http, user)
+        again = _ask(http, f"\ufeff{user} ")
         assert (again["arm"], again["recommendations"]) == (answer["arm"], answer["recommendations"])
     assert {answer["arm"] for answer in answers.values()} == {"champion", "challenger"}
     anonymous = _ask(http, None)
@@ -169,7 +169,7 @@ def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, 
     assert is_on_loop and not any(is_on_loop)
 
 
-@pytest.mark.parametrize("user", ["", "anonymous", "NULL", "unknown"])
+@pytest.mark.parametrize("user", ["", "anonymous", " NULL\u200b", "unknown"])
 def test_users_without_a_name_of_their_own_are_not_one_user(http, experiment, url, user):
     answers = [_ask(http, user) for _ in range(10)]
     assert [answer["arm"] for answer in answers] == [

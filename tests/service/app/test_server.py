@@ -1,5 +1,6 @@
 import json
 from collections.abc import Iterator
+from uuid import UUID
 
 import pytest
 from fastapi.testclient import TestClient
@@ -180,9 +181,9 @@ def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
 def test_answers_of_the_api_are_recorded_with_their_user(recorder, tmp_path):
     service = make_service({"champion": MODELS["champion"]}, recorder)
     client = TestClient(make_app(service, has_page=False))
-    question = {"conversation": "a film", "n": 4, "user_id": "u1"}
+    question = {"conversation": "a film", "n": 4, "user_id": " u1\u200b"}
     answered = client.post("/recommend", json=question).json()
-    event = {"answer_id": answered["answer_id"], "item_id": answered["recommendations"][2]["item_id"]}
+    event = {"answer_id": UUID(answered["answer_id"]).urn.upper(), "item_id": answered["recommendations"][2]["item_id"]}
     for _ in range(2):
         assert client.post("/feedback", json={**event, "event": "watched", "event_id": "e1"}).json() == {}
     empty = client.post("/recommend", json={**question, "allow": [], "or_fewer": True})
@@ -223,6 +224,7 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
         (b"{", 422, "JSON"),
         (b'{"conversation": "\xff"}', 400, "parsing the body"),
         (b"[" * 100_000, 400, "parsing the body"),
+        (b'{"conversation": "a film", "user_id": "a\\u0000"}', 422, "user_id: Value error, NUL or half a character"),
         (b'{"conversation": "a \\ud800"}', 400, "conversation 1: contains a NUL, or text that is not UTF-8"),
         (b'{"messages": [{"role": "\\udfff", "content": "x"}]}', 400, "'\\udfff', 'content': 'x'} is not a message"),
     ],

@@ -45,7 +45,7 @@ def test_export_writes_the_period(project, cli):
 
 
 def test_a_deleted_user_leaves_the_database_and_the_journals(project, cli):
-    status, out, _ = cli("feedback", "delete-user", "me")
+    status, out, _ = cli("feedback", "delete-user", " me ")
     assert status == 0 and out.startswith("2 answers deleted\n") and "docs/privacy.md" in out
     assert cli("feedback", "export", "all.parquet").out == "all.parquet: 1 shown items\n"
     assert pl.read_parquet("all.parquet")["user_id"].to_list() == ["you"]

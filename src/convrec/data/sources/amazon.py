@@ -22,6 +22,7 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.sources.interactions import Templates, user_rng
 from convrec.data.sources.item_files import ID, Row, index_items
 from convrec.data.sources.source import Source
+from convrec.data.titles import usable_user
 from convrec.project.errors import InputError
 
 FOLDERS = {"train": "train", "validation": "valid", "test": "test"}
@@ -47,7 +48,7 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
         for number, user, history, item in _cells(path):
             quarantine.count("interactions")
             try:
-                places = [_place(indices, own) for own in (*_ids(history), item)]
+                user, places = usable_user(user), [_place(indices, own) for own in (*_ids(history), item)]
             except ValueError as problem:
                 quarantine.add("interactions", f"{split}:{number}", str(problem), f"{history} (next: {item})")
                 continue

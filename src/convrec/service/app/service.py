@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from convrec.data.titles import NOBODY
+from convrec.data.titles import usable_user
 from convrec.project.errors import InputError
 from convrec.service.app.edge import RETRY
 from convrec.service.app.metrics import Metrics
@@ -47,7 +47,7 @@ class Question(BaseModel):
     @field_validator("user_id")
     @classmethod
     def _somebody(cls, given: str | None) -> str | None:
-        return None if given is None or given.strip().casefold() in NOBODY else given
+        return usable_user(given) or None
 
     @property
     def said(self) -> Any:

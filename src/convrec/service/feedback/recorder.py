@@ -13,7 +13,7 @@ from convrec.project.errors import InputError, NoSpace, Unavailable, outside_cau
 from convrec.project.redaction import redact_all, redactor
 from convrec.project.text import is_clean
 from convrec.service.feedback.journal import Journal, deliver, deliver_left
-from convrec.service.feedback.records import Answer, Event, EventName, is_answer_id, new_answer_id
+from convrec.service.feedback.records import Answer, Event, EventName, new_answer_id, usable_answer_id
 from convrec.service.feedback.store import FeedbackStore
 
 logger = logging.getLogger(__name__)
@@ -68,8 +68,6 @@ class FeedbackRecorder:
             answer = replace(answer, messages=None)
         if answer.messages is not None:
             answer = replace(answer, messages=redact_all(answer.messages, lambda text: self._redact(_clean(text))))
-        if answer.user_id is not None:
-            answer = replace(answer, user_id=_clean(answer.user_id))
         if not self._append(answer):
             return False
         with self._mutex:
@@ -89,16 +87,16 @@ class FeedbackRecorder:
         for name, text in given.items():
             if len(text) > _MAX_ID or not is_clean(text):
                 raise InputError(f"{name}: {text!r:.60} is not valid; give at most {_MAX_ID} printable characters")
-        if not is_answer_id(answer_id):
+        if not (known := usable_answer_id(answer_id)):
             raise InputError(f"answer_id: {answer_id!r:.60} is unknown; ask again")
         with self._mutex:
-            items = self._recent.get(answer_id)
+            items = self._recent.get(known)
             # A later call has a later time, so that the last event of an item is known.
             now = self._last_time = max(datetime.now(UTC), self._last_time + timedelta(microseconds=1))
         if items is not None and (list, item_id) not in items:
             where = f" in list {list!r:.60}" if list else ""
             raise InputError(f"item_id {item_id!r:.60} was not shown{where} by this answer; give one of its items")
-        if not self._append(Event(event_id or new_answer_id(now), answer_id, list, item_id, event, now)):
+        if not self._append(Event(event_id or new_answer_id(now), known, list, item_id, event, now)):
             raise NoSpace("the feedback was not recorded, because the disk is full; send it again later")
 
     def _append(self, record: Answer | Event) -> bool:

@@ -65,8 +65,12 @@ def new_answer_id(now: datetime) -> str:
     return f"{value:032x}"
 
 
-def is_answer_id(text: str) -> bool:
-    """Return whether a text has the form of `new_answer_id`."""
+def usable_answer_id(text: str) -> str:
+    """Return an answer's id as `new_answer_id` has it, however the UUID is spelt; "" for any other text.
+
+    Clients that parse UUIDs send them with hyphens, capitals, braces or `urn:uuid:` (RFC 9562, section 4).
+    """
     with suppress(ValueError):
-        return UUID(text).version == 7
-    return False
+        if (given := UUID(text.lower())).version == 7:
+            return given.hex
+    return ""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
-import polars.selectors as cs
 from pyarrow.parquet import ParquetWriter
 from sqlalchemy import Connection, Select, Table, and_, delete, exists, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from convrec.data.titles import NOBODY
+from convrec.data.titles import usable_user
 from convrec.project.atomic import replaced
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.feedback.database import (
@@ -45,8 +44,8 @@ class FeedbackStore:
     """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
     All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or of another version.
-    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit. A `user_id` that clients
-    send where nobody is known, such as "anonymous", is read as null (see `NOBODY`).
+    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit. A `user_id` is read as
+    `usable_user` has it, null if it is nobody's: databases of earlier releases have other spellings.
     """
 
     def __init__(self, url: str):
@@ -104,8 +103,10 @@ class FeedbackStore:
         with self._transaction() as connection:
             rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
         frame = pl.DataFrame(rows, schema=schema, orient="row")
-        is_nobody = cs.by_name("user_id", require_all=False).str.strip_chars().str.to_lowercase().is_in(list(NOBODY))
-        return frame.with_columns(pl.when(~is_nobody).then(cs.by_name("user_id", require_all=False)))
+        if "user_id" not in frame.columns:
+            return frame
+        users = {given: usable_user(given) or None for given in frame["user_id"].unique()}
+        return frame.with_columns(pl.col("user_id").replace_strict(users, return_dtype=pl.String))
 
     def answers(
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
@@ -186,13 +187,21 @@ class FeedbackStore:
         """Delete the answers of a user with their items and events, and events of unknown answers.
 
         Return the number of answers. The SHA-256 of the id is kept until `prune`, so that answers from before, which a
-        journal delivers later, are dropped.
+        journal delivers later, are dropped. Raises `InputError` for an id of nobody.
         """
+        if not (user := usable_user(user_id)):
+            raise InputError(
+                f"user_id {user_id!r}: this is nobody's id; give that of a user, or delete by age with "
+                "`convrec feedback prune`"
+            )
         with self._transaction(is_write=True) as connection:
-            deletion = {"user": _digest(user_id), "time": datetime.now(UTC)}
+            deletion = {"user": _digest(user), "time": datetime.now(UTC)}
             connection.execute(delete(deletions).where(deletions.c.user == deletion["user"]))
             self._insert(connection, deletions, [deletion])
-            number = _delete_answers(connection, answers.c.user_id == user_id)
+            given = connection.scalars(select(answers.c.user_id).distinct().where(answers.c.user_id.is_not(None)))
+            number = _delete_answers(
+                connection, answers.c.user_id.in_([one for one in given if usable_user(one) == user])
+            )
             # Events whose answer is unknown may be of an answer of theirs that was dropped.
             connection.execute(delete(events).where(events.c.answer_id.not_in(select(answers.c.answer_id))))
             return number
@@ -263,11 +272,14 @@ def _answer_row(answer: Answer) -> dict[str, Any]:
 
 def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers that are not of a user who was deleted after them."""
-    users = {answer.user_id: _digest(answer.user_id) for answer in new_answers if answer.user_id is not None}
-    known = connection.execute(select(deletions).where(deletions.c.user.in_(users.values())))
+    # Earlier releases kept the digest of the id as it was spelt.
+    users = {
+        one.user_id: [_digest(one.user_id), _digest(usable_user(one.user_id))] for one in new_answers if one.user_id
+    }
+    known = connection.execute(select(deletions).where(deletions.c.user.in_(chain(*users.values()))))
     deleted = {user: time for user, time in known}
-    times = {user: deleted[digest] for user, digest in users.items() if digest in deleted}
-    return [answer for answer in new_answers if answer.user_id not in times or answer.time > times[answer.user_id]]
+    times = {user: [deleted[one] for one in digests if one in deleted] for user, digests in users.items()}
+    return [answer for answer in new_answers if all(answer.time > time for time in times.get(answer.user_id, ()))]
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
