@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from convrec.evaluation import sequential
-from convrec.evaluation.sequential import Look, compare_activity, compare_arms, look_sizes, split_evidence
+from convrec.evaluation.sequential import Look, compare_arms, look_sizes, split_evidence
 
 ALPHA = 0.05
 
@@ -33,13 +33,6 @@ def _ratio(codes, values, in_challenger):
     return (means[0] - means[1], variance**0.5) if variance else None
 
 
-def _more(codes, in_challenger):
-    """Return by loops the share of pairs in which the challenger's user has more answers, less .5, and its error."""
-    counts = [codes.count(user) for user in range(max(codes) + 1)]
-    ranks = [sum((other < own) + (other == own) / 2 for other in counts) / len(counts) for own in counts]
-    return _ratio(range(len(counts)), ranks, in_challenger)
-
-
 @pytest.mark.parametrize("of_activity", [False, True])
 def test_the_test_is_that_of_a_plain_loop(monkeypatch, of_activity):
     monkeypatch.setattr(sequential, "MIN_USERS", 3)
@@ -54,18 +47,17 @@ def test_the_test_is_that_of_a_plain_loop(monkeypatch, of_activity):
     values = (rng.binomial(3, 0.4, 40) + real[codes]).tolist()
     drawn = np.random.default_rng(0).random((max(codes) + 1, 299), dtype=np.float32) < 0.4
     arms = np.hstack([real[: max(codes) + 1, None], drawn])
-    users = [f"u{code}" for code in codes]
-    looks = compare_arms(users, real[codes], values, 0.4, ALPHA)
-    if of_activity:
-        looks = compare_activity(users, real[codes], 0.4, ALPHA)
+    given = None if of_activity else values
+    looks = compare_arms([f"u{code}" for code in codes], real[codes], given, 0.4, ALPHA)
     assert [look.answers for look in looks] == [20, 22, 25, 28, 32, 36, 40]
     rejected: list[set[int]] = [set() for _ in levels]
     for number, look in enumerate(looks):
-        own = codes[: look.answers]
-        found = [
-            _more(own, arms[:, draw]) if of_activity else _ratio(own, values[: look.answers], arms[:, draw])
-            for draw in range(300)
-        ]
+        own, outcomes = codes[: look.answers], values[: look.answers]
+        if of_activity:  # a rank is the number of users with fewer answers, and half of those with equally many
+            counts = [own.count(user) for user in range(max(own) + 1)]
+            own = range(len(counts))
+            outcomes = [sum((other < one) + (other == one) / 2 for other in counts) / len(own) for one in counts]
+        found = [_ratio(own, outcomes, arms[:, draw]) for draw in range(300)]
         statistics = [round(one[0] / one[1], 9) if one else 0.0 for one in found]
         ranks = [
             min(sum(one >= own for one in statistics), sum(one <= own for one in statistics)) for own in statistics
@@ -188,7 +180,7 @@ def test_looking_all_the_time_rarely_finds_what_is_not_there(monkeypatch, name):
     rng, scenario = np.random.default_rng(5), SCENARIOS[name]._replace(answers=800)
     worlds = [simulate(scenario, rng, 0.0) for _ in range(100)]
     assert sum(compare_arms(*world, scenario.share, ALPHA)[-1].p <= ALPHA for world in worlds) <= 11
-    assert sum(compare_activity(*world[:2], scenario.share, ALPHA)[-1].p <= ALPHA for world in worlds[:50]) <= 7
+    assert sum(compare_arms(*world[:2], None, scenario.share, ALPHA)[-1].p <= ALPHA for world in worlds[:50]) <= 7
 
 
 @pytest.mark.parametrize(("lost", "tail"), [(0.25, 1.5), (0.08, 3), (0.0, 1.5)])
@@ -199,7 +191,7 @@ def test_lost_answers_are_found_however_unequal_the_activity(lost, tail):
     rng.shuffle(users)
     arms = (rng.random(5000) < 0.5)[users]
     kept = ~arms | (rng.random(len(users)) >= lost)
-    look = compare_activity(users[kept], arms[kept], 0.5, 0.01)[-1]
+    look = compare_arms(users[kept], arms[kept], None, 0.5, 0.01)[-1]
     assert (look.p > 0.05) if lost == 0 else (look.p <= 0.01 and look.mean < 0)
 
 

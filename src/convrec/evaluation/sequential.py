@@ -54,52 +54,31 @@ def look_sizes(num_answers: int) -> list[int]:
 
 
 def compare_arms(
-    users: Sequence[str], in_challenger: Sequence[bool], values: Sequence[float], share: float, alpha: float
+    users: Sequence[str],
+    in_challenger: Sequence[bool],
+    values: Sequence[float] | None,
+    share: float,
+    alpha: float,
 ) -> list[Look]:
     """Return the analyses of an A/B test: the difference of the mean values per answer, challenger minus champion.
 
     `users`, `in_challenger` and `values` have one entry for each answer, oldest first. `share` is the probability that
     a user is in the challenger's arm. While an arm has fewer than `MIN_USERS` users, or all values are equal, the
     bounds are infinite and p stays as it is.
+
+    Without `values`, it is the test of the answers per user, by their ranks, which have no heavy tails (Wilcoxon,
+    Biometrics Bulletin 1(6), 1945). `mean` is then the share of pairs, a user of each arm, in which the challenger's
+    has more answers, equal numbers counting half, minus one half.
     """
-    codes, sizes = _coded(users)
-    outcomes = np.asarray(values, dtype=float)
-    parts = [_user_sums(codes[:size], outcomes[:size]) for size in sizes]
-    return _analyses(codes, sizes, parts, in_challenger, share, alpha)
-
-
-def compare_activity(users: Sequence[str], in_challenger: Sequence[bool], share: float, alpha: float) -> list[Look]:
-    """Return the analyses of the numbers of answers that users have, at the looks of `compare_arms`.
-
-    `mean` is the share of pairs, a user of the challenger and one of the champion, in which the first has more answers
-    (equal numbers count half), minus one half: the difference of the users' mean ranks over their number (Wilcoxon,
-    Biometrics Bulletin 1(6), 1945). Ranks have no heavy tails.
-    """
-    codes, sizes = _coded(users)
-    ranks = [rankdata(counts) / len(counts) for counts in (np.bincount(codes[:size]) for size in sizes)]
-    parts = [_user_sums(np.arange(len(own)), own) for own in ranks]
-    return _analyses(codes, sizes, parts, in_challenger, share, alpha)
-
-
-def _coded(users: Sequence[str]) -> tuple[np.ndarray, list[int]]:
-    """Return the users of the answers as numbers, in the order of their first answers, and the sizes of the looks."""
-    return pd.factorize(np.asarray(users, dtype=object))[0], look_sizes(len(users))
-
-
-def _analyses(
-    codes: np.ndarray,
-    sizes: Sequence[int],
-    parts: Sequence[np.ndarray],
-    in_challenger: Sequence[bool],
-    share: float,
-    alpha: float,
-) -> list[Look]:
-    """Return the look of each size, whose users have the sums `parts` (see `_user_sums`)."""
+    sizes = look_sizes(len(users))
     if not sizes:
         return []
+    codes = pd.factorize(np.asarray(users[: sizes[-1]], dtype=object))[0]  # in the order of their first answers
+    outcomes = None if values is None else np.asarray(values, dtype=float)
+    parts = [_user_sums(codes[:size], outcomes) for size in sizes]
     numbers = [part.shape[1] for part in parts]
     assigned = np.zeros(numbers[-1], dtype=bool)
-    assigned[codes[: sizes[-1]]] = np.asarray(in_challenger, dtype=bool)[: sizes[-1]]
+    assigned[codes] = np.asarray(in_challenger, dtype=bool)[: len(codes)]
     challengers = _challenger_sums(parts, assigned, share)
     levels = np.unique([*_LEVELS, alpha])
     rejected, looks, low, high = np.zeros((len(levels), DRAWS + 1), dtype=bool), list[Look](), -np.inf, np.inf
@@ -144,9 +123,14 @@ def split_evidence(in_challenger: Sequence[bool] | np.ndarray, share: float) -> 
     return betaln(1 + challengers, 1 + champions) - xlogy(challengers, share) - xlog1py(champions, -share)
 
 
-def _user_sums(codes: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return for each user: 1, answers n, sum of values s, n², n s and s². Shape: (6, users)."""
-    n, s = np.bincount(codes).astype(float), np.bincount(codes, weights=values)
+def _user_sums(codes: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+    """Return for each user: 1, answers n, sum of values s, n², n s and s². Shape: (6, users).
+
+    Without values, a user counts as one answer, whose value is the rank of its number of answers over that of users.
+    """
+    n = np.bincount(codes).astype(float)
+    s = rankdata(n) / len(n) if values is None else np.bincount(codes, weights=values[: len(codes)])
+    n = np.ones_like(n) if values is None else n
     return np.stack([np.ones_like(n), n, s, n * n, n * s, s * s])
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from mlflow.entities.model_registry import ModelVersion
 
-from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_activity, compare_arms, split_evidence
+from convrec.evaluation.sequential import FIRST_LOOK, Look, compare_arms, split_evidence
 from convrec.project.errors import InputError
 from convrec.registry.moves import State, claim, not_undone, read_state, utc_now
 from convrec.registry.versions import (
@@ -237,7 +237,7 @@ def _problems(answers: pl.DataFrame, share: float) -> Iterator[str]:
             yield f"of the users, {name}: {text} (e-value {np.exp(evidence[number]):,.0f}; {_counts(moment)})"
             break
     in_challenger = (answers["arm"] == CHALLENGER).to_list()
-    looks = compare_activity(answers["user"].to_list(), in_challenger, share, 1 / _ACTIVITY_DOUBT)
+    looks = compare_arms(answers["user"].to_list(), in_challenger, None, share, 1 / _ACTIVITY_DOUBT)
     if failed := next((look for look in looks if look.p <= 1 / _ACTIVITY_DOUBT), None):
         yield (
             "answers per user: a user of the challenger's arm has more than one of the champion's in "
