@@ -183,7 +183,10 @@ def test_answers_of_the_api_are_recorded_with_their_user(recorder, tmp_path):
     client = TestClient(make_app(service, has_page=False))
     question = {"conversation": "a film", "n": 4, "user_id": " u1\u200b"}
     answered = client.post("/recommend", json=question).json()
-    event = {"answer_id": UUID(answered["answer_id"]).urn.upper(), "item_id": answered["recommendations"][2]["item_id"]}
+    event = {
+        "answer_id": str(UUID(answered["answer_id"])).upper(),
+        "item_id": answered["recommendations"][2]["item_id"],
+    }
     for _ in range(2):
         assert client.post("/feedback", json={**event, "event": "watched", "event_id": "e1"}).json() == {}
     empty = client.post("/recommend", json={**question, "allow": [], "or_fewer": True})
