@@ -279,7 +279,7 @@ def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[
     known = connection.execute(select(deletions).where(deletions.c.user.in_(chain(*users.values()))))
     deleted = {user: time for user, time in known}
     times = {user: [deleted[one] for one in digests if one in deleted] for user, digests in users.items()}
-    return [answer for answer in new_answers if all(answer.time > time for time in times.get(answer.user_id, ()))]
+    return [answer for answer in new_answers if all(answer.time > time for time in times.get(answer.user_id or "", ()))]
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
