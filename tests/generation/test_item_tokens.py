@@ -5,7 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel, get_peft_model
+from datasets import Dataset
+from peft import PeftModel
 from scipy import sparse
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -17,9 +18,13 @@ from convrec.generation.line_tokens import completion_tokens, item_token, item_t
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.trie import ListRequest, catalog_trie
+from convrec.project.errors import InputError
+from convrec.service.recommender import Recommender
 from convrec.training.embedded import make_model
 from tests.generation.small import save, sizes
 from tests.generation.vocabularies import TOKENIZERS
+from tests.service.recommending import SETTINGS
+from tests.training.tiny_sft import train_tiny
 
 KINDS = pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "embedded", "spanning"])
 GENRES = ("space, horror", "crime, heist", "romance, dance")
@@ -147,17 +152,18 @@ def test_another_catalog_changes_nothing_but_its_new_and_its_lost_items(tmp_path
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt_neox"])
 def test_adapters_train_the_rows_of_items_alone(architecture, tied, tmp_path):
+    """By SFT; the merged model is that with the adapters, and serves lists."""
     model, tokenizer = _made_as(architecture, tied)
     base = save(tmp_path / "base", model, tokenizer)
-    adapted = get_peft_model(load_model(base), lora_config(model.config, tokenizer, 2, 4, 0.0))
-    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
-    ids = torch.tensor([completion_tokens("\n".join(map(str, FILMS.items[:5])), tokenizer, "")])
-    adapted(input_ids=ids, labels=ids).loss.backward()
-    optimizer.step()
-    adapted.save_pretrained(tmp_path / "saved")
-    export_model(tmp_path / "saved", base, tokenizer, tmp_path / "out", 1.0)
-    written = load_model(tmp_path / "out").eval()
-    torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-4)
+    ids = completion_tokens("\n".join(map(str, FILMS.items[:5])), tokenizer, "")
+    rows = Dataset.from_list([{"input_ids": ids, "labels": ids}] * 8)
+    adapters = lora_config(model.config, tokenizer, 2, 4, 0.0)
+    options = {"tokenizer": tokenizer, "peft_config": adapters, "learning_rate": 0.1, "num_train_epochs": 1}
+    saved = train_tiny(load_model(base), tmp_path / "run", rows=rows, **options)
+    export_model(saved, base, tokenizer, tmp_path / "out", 1.0)
+    written, ids = load_model(tmp_path / "out").eval(), torch.tensor([ids])
+    adapted = PeftModel.from_pretrained(load_model(base), str(saved)).eval()
+    torch.testing.assert_close(written(ids).logits, adapted(ids).logits, rtol=1e-4, atol=1e-4)
     first = min(item_tokens(tokenizer).values())
     for old, new in (
         (model.get_input_embeddings().weight, written.get_input_embeddings().weight),
@@ -165,4 +171,13 @@ def test_adapters_train_the_rows_of_items_alone(architecture, tied, tmp_path):
     ):
         changed = (old != new).any(1).nonzero().flatten().tolist()
         assert changed and min(changed) >= first
-    assert isinstance(PeftModel.from_pretrained(load_model(base), str(tmp_path / "saved")), PeftModel)
+    its_tokenizer = load_tokenizer(tmp_path / "out")
+    served = [Recommender(own, its_tokenizer, FILMS, SETTINGS).recommend("space", 5) for own in (written, adapted)]
+    assert served[0] == served[1] and {str(own) for own in served[0]} <= set(map(str, FILMS.items))
+
+
+def test_adapters_beside_a_head_with_a_bias_are_refused():
+    tokenizer = copy.deepcopy(TOKENIZERS["item_tokens"]())
+    config = AutoConfig.for_model("phi", vocab_size=len(tokenizer), **sizes(**WIDE))
+    with pytest.raises(InputError, match="'phi' has a bias in its head"):
+        lora_config(config, tokenizer, 2, 4, 0.0)

@@ -35,6 +35,7 @@ def train_tiny(
 ) -> Path:
     """Train in `folder`, resuming what is there, to the last step or to `stop`; `options` are those of `train_sft`."""
     usual: dict[str, Any] = {
+        "tokenizer": TOKENIZER,
         "num_train_epochs": 2,
         "max_length": 24,
         "seed": 0,
@@ -55,7 +56,7 @@ def train_tiny(
         "gradient_checkpointing": False,
     }
     rows = rows or Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]})
-    return train_sft(model, TOKENIZER, rows, folder, list(callbacks), checkpoint_step=stop, **usual | options)
+    return train_sft(model, dataset=rows, folder=folder, callbacks=callbacks, checkpoint_step=stop, **usual | options)
 
 
 def main() -> None:

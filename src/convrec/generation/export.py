@@ -11,6 +11,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from convrec.generation.finite import check_weights
 from convrec.generation.line_tokens import item_tokens
 from convrec.generation.pretrained import load_config, load_model
+from convrec.project.errors import InputError
 
 
 def lora_config(
@@ -18,13 +19,19 @@ def lora_config(
 ) -> LoraConfig:
     """Return PEFT's configuration of adapters on every linear layer but the head, and of the rows of item tokens.
 
-    `config` is that of the model. The rows are those of its input embeddings and of its head.
+    `config` is that of the model. The rows are those of its input embeddings and of its head. Raises `InputError` for
+    item tokens of a model whose head has a bias, which PEFT's trained rows leave out.
     """
     rows: Any = sorted(item_tokens(tokenizer).values()) or None
     if rows:
         with torch.device("meta"):  # the modules without their weights
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        if getattr(ends[1], "bias", None) is not None:
+            raise InputError(
+                f"lora: a model of type {config.model_type!r} has a bias in its head, beside which adapters do not "
+                "train item tokens; set lora to null, or common.item_tokens to false"
+            )
         rows = {name: rows for name, module in model.named_modules() if module in ends}
     return LoraConfig(
         r=r,

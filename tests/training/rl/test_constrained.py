@@ -8,7 +8,8 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
-from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.export import export_model, lora_config
+from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.trie import catalog_trie
 from convrec.project.errors import InputError
 from convrec.training.embedded import END
@@ -16,8 +17,11 @@ from convrec.training.rl import logprobs
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.preference_trainer import PreferenceTrainer
+from convrec.training.rl.trainer import RankGRPOTrainer
+from tests.generation.small import save
 from tests.generation.vocabularies import by_item
 from tests.training.rl.tiny import (
+    ASKED,
     CATALOG,
     LINES,
     NUM_RANKS,
@@ -68,12 +72,32 @@ def test_lists_of_item_tokens_have_a_token_a_rank(item_model, tmp_path, algorith
             assert set(series(trainer, f"lists/{name}")) == {value}, name
 
 
-def test_preferences_between_lists_of_item_tokens(item_model, tmp_path):
-    constraint = make_constraint(item_model)
-    options = {"rows": varied_rows(), "constraint": constraint, "kind": PreferenceTrainer}
-    trainer = tiny_trainer(item_model, tmp_path / "out", 2, **options)
+@pytest.mark.parametrize("kind", [RankGRPOTrainer, PreferenceTrainer])
+@pytest.mark.parametrize("tied", [True, False, None])
+def test_adapters_beside_rows_of_item_tokens(item_model, tmp_path, kind, tied):
+    """`tied`: whether the embeddings are; None for no adapters. The merged model is that with the adapters."""
+    constraint, trl, base = make_constraint(item_model), {}, item_model
+    if tied is not None:
+        model, base = load_model(item_model), tmp_path / "base"
+        if not tied:
+            model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+            model.config.tie_word_embeddings = False
+        save(base, model, load_tokenizer(item_model))
+        trl = {"peft_config": lora_config(model.config, load_tokenizer(base), 2, 4, 0.0)}
+    options = {"rows": varied_rows(), "constraint": constraint, "kind": kind, "beta": 0.1, "trl": trl}
+    trainer = tiny_trainer(base, tmp_path / "out", 2, num_iterations=2, **options)
     trainer.train()
     assert set(series(trainer, "lists/in_catalog")) == {1}
+    if kind is RankGRPOTrainer:
+        assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
+    if tied is not None:
+        trainer.save_model(str(tmp_path / "final"))
+        export_model(tmp_path / "final", base, load_tokenizer(base), tmp_path / "written", 1.0)
+        ids = torch.tensor([load_tokenizer(base)(f"{ASKED}{END}").input_ids])
+        found, trained = load_model(tmp_path / "written").eval(), trainer.model.eval()
+        torch.testing.assert_close(found(ids).logits, trained(ids).logits, rtol=1e-4, atol=1e-4)
+        rows = [own.get_output_embeddings().weight[-len(CATALOG) :] for own in (found, load_model(base))]
+        assert (rows[0] != rows[1]).any(1).all()
 
 
 def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):
