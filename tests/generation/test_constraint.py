@@ -13,7 +13,8 @@ from convrec.data.parsing import format_list, parse_list
 from convrec.data.sources.source import Source
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
-from convrec.generation.line_tokens import completion_tokens, generation_prompt, item_token, tokenize_lines
+from convrec.generation.line_tokens import completion_tokens, item_token, tokenize_lines
+from convrec.generation.prompt_tokens import generation_prompt
 from convrec.generation.trie import CatalogTrie, ListRequest, catalog_trie, require_length
 from convrec.project.errors import InputError
 from tests.generation.vocabularies import FILMS, TOKENIZERS, embedded, greedy_list

@@ -7,9 +7,10 @@ import pytest
 from transformers import GenerationConfig
 
 from convrec.generation import jump_forward
-from convrec.generation.engine import TransformersEngine, token_ids
+from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import EngineOptions
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import ListRequest
 from convrec.project.config.params import load_params, parse_params
 from convrec.project.errors import InputError

@@ -11,8 +11,9 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.device_state import DeviceState
-from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.prompt_tokens import generation_prompt
 from convrec.generation.trie import DONE, CatalogTrie, ListRequest, LogWeights
 from convrec.project.errors import InputError
 from convrec.training.embedded import make_model

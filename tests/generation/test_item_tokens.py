@@ -14,13 +14,13 @@ from convrec.data.catalog import Catalog, Item
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import add_item_tokens, co_occurrence_vectors
-from convrec.generation.line_tokens import completion_tokens, item_token, item_tokens, keep_up
+from convrec.generation.line_tokens import add_tokens, completion_tokens, item_token, item_tokens, keep_up
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.prompt_tokens import generation_prompt, hold_mentions, token_ids
 from convrec.generation.trie import ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from convrec.service.recommender import Recommender
-from convrec.training.embedded import make_model
 from tests.generation.small import save, sizes
 from tests.generation.vocabularies import TOKENIZERS
 from tests.service.recommending import SETTINGS
@@ -32,25 +32,14 @@ FILMS = Catalog([Item(f"Film {n}", 1950 + n, {"genres": GENRES[n % 3]}) for n in
 WIDE = {"hidden_size": 48, "intermediate_size": 16, "layers": 1}
 
 
-def _made(kind: str = "byte_level", tied: bool = True, catalog: Catalog = FILMS, **options):
+def _made(kind: str = "byte_level", tied: bool = True, catalog: Catalog = FILMS, architecture="qwen2", **options):
     tokenizer = copy.deepcopy(TOKENIZERS[kind]())
-    model = make_model(tokenizer, **sizes(**WIDE), seed=0)
-    if not tied:
-        model.config.tie_word_embeddings = False
-        torch.manual_seed(1)
-        head = torch.nn.Linear(48, len(tokenizer), bias=False)
-        torch.nn.init.normal_(head.weight, 1.0, 2.0)
-        model.lm_head = head
-    add_item_tokens(model, tokenizer, catalog, **options)
-    return model.eval(), tokenizer
-
-
-def _made_as(architecture: str, tied: bool):
-    tokenizer = copy.deepcopy(TOKENIZERS["byte_level"]())
-    torch.manual_seed(0)
     small = {"vocab_size": len(tokenizer), **sizes(**WIDE), "tie_word_embeddings": tied}
+    torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(architecture, **small))
-    add_item_tokens(model, tokenizer, FILMS)
+    if not tied:
+        torch.nn.init.normal_(model.get_output_embeddings().weight, 1.0, 2.0)
+    add_item_tokens(model, tokenizer, catalog, **options)
     return model.eval(), tokenizer
 
 
@@ -63,9 +52,44 @@ def test_a_list_is_a_token_an_item_and_the_end(kind):
     assert catalog_trie(FILMS, tokenizer).longest(20) == 21
 
 
+@KINDS
+def test_item_tokens_are_mentions_and_lines_of_lists_alone(kind, tmp_path):
+    """They are no end of a word, of other words, or of the chat template; other tokens keep their ids."""
+    bare = copy.deepcopy(TOKENIZERS[kind]())
+    bare.chat_template = TOKENIZERS["byte_level"]().chat_template  # it has `assistant` in a line
+    tokenizer = copy.deepcopy(bare)
+    catalog = Catalog([*(Item(title, None) for title in ("Up", "Us", "1984", "ant", "assistant")), Item("Heat", 1995)])
+    add_tokens(tokenizer, list(map(str, catalog.items[:3])))
+    for own in (tokenizer, bare):
+        own.add_tokens(["<extra>"])
+    assert keep_up(tokenizer, catalog)
+    items = item_tokens(tokenizer)
+    others = "Shut Up\nUSUs\nborn in 1984\nCheat (1995)\ngiant\nhave you seen Up?\n<extra>\nwhat is up\nlike Up"
+    user, assistant = [{"role": "user", "content": others}], {"role": "assistant", "content": "\x010\x01 Us"}
+
+    def text(ids):  # Llama 2's puts a space before what follows a token of its own
+        return tokenizer.decode(ids).replace("\n ", "\n")
+
+    tail = tokenizer.get_vocab()["<extra>"] - bare.get_vocab()["<extra>"]
+    expected = [token + tail * (token == bare.get_vocab()["<extra>"]) for token in token_ids(bare, [user])[0]]
+    assert token_ids(tokenizer, [user])[0] == expected
+    assert not {*token_ids(tokenizer, [[*user, assistant, *user]])[0]} & {*items.values()}
+    long = "I liked Up " * 100_000
+    assert hold_mentions(long, tokenizer) == long, "in linear time"
+    named = [{"role": "user", "content": "User: I liked Up\nUp, Us\nAssistant: Was it Heat (1995)\n\nI saw an ant\n"}]
+    (ids,) = token_ids(tokenizer, [named])
+    assert [i for i in ids if i in items.values()] == [items[i] for i in ("Up", "Us", "Heat (1995)", "ant")]
+    assert named[0]["content"] in text(ids)
+    written = completion_tokens("Giant\nUp\nShut Up\nant", tokenizer, generation_prompt(tokenizer))
+    assert [i for i in written if i in items.values()] == [items["Up"], items["ant"]]
+    assert text(written[:-1]) == "Giant\nUp\nShut Up\nant\n"
+    tokenizer.save_pretrained(tmp_path)
+    assert token_ids(load_tokenizer(tmp_path), [named]) == [ids]
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_rows_start_at_the_usual_distance_near_items_of_the_same_text(tied):
-    before = make_model(TOKENIZERS["byte_level"](), **sizes(**WIDE), seed=0).get_input_embeddings().weight
+    before = _made(tied=tied, catalog=Catalog(FILMS.items[:1]))[0].get_input_embeddings().weight[:-1]
     model, tokenizer = _made(tied=tied)
     ids = list(item_tokens(tokenizer).values())
     assert torch.equal(model.get_input_embeddings().weight[: len(before)], before)
@@ -153,7 +177,7 @@ def test_another_catalog_changes_nothing_but_its_new_and_its_lost_items(tmp_path
 @pytest.mark.parametrize("architecture", ["qwen2", "llama", "gpt_neox"])
 def test_adapters_train_the_rows_of_items_alone(architecture, tied, tmp_path):
     """By SFT; the merged model is that with the adapters, and serves lists."""
-    model, tokenizer = _made_as(architecture, tied)
+    model, tokenizer = _made(tied=tied, architecture=architecture)
     base = save(tmp_path / "base", model, tokenizer)
     ids = completion_tokens("\n".join(map(str, FILMS.items[:5])), tokenizer, "")
     rows = Dataset.from_list([{"input_ids": ids, "labels": ids}] * 8)

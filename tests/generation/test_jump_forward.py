@@ -9,8 +9,8 @@ from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from convrec.generation import jump_forward
 from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists
-from convrec.generation.line_tokens import generation_prompt
 from convrec.generation.processors import CatalogConstraint
+from convrec.generation.prompt_tokens import generation_prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes

@@ -1,12 +1,15 @@
 """The prompts of conversations that are too long: what stays, what goes, and that it is never too much."""
 
+import copy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convrec.data.conversations import build_prompt, messages_of, transcript
-from convrec.generation.engine import token_ids
+from convrec.generation.line_tokens import add_tokens
 from convrec.generation.lists import ListSettings
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
 from convrec.pipeline.stages.sft import training_rows
 from convrec.project.errors import InputError
@@ -32,7 +35,7 @@ def _turns(*texts: str) -> list[dict[str, str]]:
 
 
 def _length(prompt, tokenizer=TOKENIZER) -> int:
-    return len(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
+    return len(token_ids(tokenizer, [prompt])[0])
 
 
 def _builder(max_length: int | None, instruction: str | None = INSTRUCTION) -> PromptBuilder:
@@ -136,17 +139,26 @@ def test_a_source_s_own_prompt_never_exceeds_its_length(messages, system, max_le
 
 
 class CountingTokenizer:
-    """A tokenizer that counts the texts it is given."""
+    """A tokenizer, and its own backend, that keeps the texts it is given."""
 
     def __init__(self):
         self.texts: list[str] = []
+        self.backend_tokenizer = self
 
     def __getattr__(self, name):
-        return getattr(TOKENIZER, name)
+        return getattr(TOKENIZER if hasattr(TOKENIZER, name) else TOKENIZER.backend_tokenizer, name)
 
-    def __call__(self, text, **options):
-        self.texts.append(text)
-        return TOKENIZER(text, **options)
+    def encode_batch(self, texts, **options):
+        self.texts += texts
+        return TOKENIZER.backend_tokenizer.encode_batch(texts, **options)
+
+
+def test_a_cut_turn_has_room_for_titles_that_are_tokens():
+    tokenizer = copy.deepcopy(TOKENIZER)
+    add_tokens(tokenizer, [f"Film {n} ({1950 + n})" for n in range(60)])
+    builder = PromptBuilder(tokenizer, INSTRUCTION, 20, PromptBuilder(tokenizer, INSTRUCTION, 20, None).least)
+    content = _content(builder(_turns("".join(f"Film {n} ({1950 + n})\n" for n in range(60)))))
+    assert content.endswith("Film 59 (2009)\n") and 15 < content.count("Film") < 40
 
 
 @pytest.mark.parametrize("instruction", [INSTRUCTION, None])

@@ -11,10 +11,10 @@ import trl
 from transformers.utils import chat_template_utils
 
 from convrec.data.conversations import read_rows, write_rows
-from convrec.generation.engine import token_ids
-from convrec.generation.line_tokens import generation_prompt, render, tokenize_lines
+from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.prompt_tokens import generation_prompt, render, token_ids
 from convrec.generation.prompts import PromptBuilder
 from convrec.pipeline.stages import base_model, rank_grpo, sft
 from convrec.pipeline.stages.sft import training_rows

@@ -9,9 +9,10 @@ from transformers import AutoModelForCausalLM
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
 from convrec.generation import jump_forward
 from convrec.generation.allowed_tokens import allowed_tokens
-from convrec.generation.engine import TransformersEngine, token_ids
+from convrec.generation.engine import TransformersEngine
 from convrec.generation.jump_forward import write_lists
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import CatalogTrie
 from convrec.training.embedded import make_model
 from tests.generation.random_model import LINES, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from convrec.generation.line_tokens import render
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import Prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
 
@@ -93,12 +93,6 @@ class Engine(ABC):
     def _until_end(self, completion: TokenIds) -> TokenIds:
         end = self.tokenizer.eos_token_id
         return completion[: completion.index(end)] if end in completion else completion
-
-
-def token_ids(tokenizer: Any, prompts: Sequence[Prompt]) -> list[TokenIds]:
-    """Return the tokens of chat prompts as the tokenizer's template renders them, the generation prompt included."""
-    texts = [render(tokenizer, prompt) for prompt in prompts]
-    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
 
 
 class TransformersEngine(Engine):

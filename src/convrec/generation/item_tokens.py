@@ -11,7 +11,7 @@ from scipy.sparse import linalg
 
 from convrec.data.catalog import Catalog
 from convrec.generation.export import write_model
-from convrec.generation.line_tokens import add_tokens, item_token, item_tokens
+from convrec.generation.line_tokens import add_tokens, encode, item_token, item_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,7 @@ def co_occurrence_vectors(likes: sparse.csr_array, size: int) -> np.ndarray:
 def _token_shares(texts: list[str], tokenizer: Any) -> sparse.csr_array:
     """Return each text's share of each token, more of rarer ones (TF-IDF), summing to 1. Shape: (texts, vocab)."""
     batches = (texts[first : first + _BATCH] for first in range(0, len(texts), _BATCH))
-    encoded = (tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"] for batch in batches)
-    rows = [np.array(ids, np.int64) for batch in encoded for ids in batch]
+    rows = [np.array(ids, np.int64) for batch in batches for ids in encode(batch, tokenizer)]
     owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     ids = np.concatenate([np.empty(0, np.int64), *rows])
     cells = sparse.coo_array((np.ones(len(ids), np.float32), (owners, ids)), shape=(len(texts), len(tokenizer)))

@@ -4,22 +4,28 @@ Tokenizers merge over borders: `)\\n` is one token of most large vocabularies, a
 before it. So the tokens of a line are cut out of a text that has them in place, not made from the line alone.
 
 An item token is a whole line with its newline. It is the same in all places, so a list of item tokens ends with a
-newline: N items are N tokens.
+newline: N items are N tokens. It stands for lines of lists and for mentions (`prompt_tokens`) alone. A tokenizer's own
+calls would also find it where any line ends so, as in `born in 1984` or in a chat template: here they are not used.
 """
 
+import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from jinja2 import TemplateError
-from tokenizers import AddedToken, Encoding
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from convrec.data.catalog import Catalog
 from convrec.project.errors import InputError
 
 Tokens = tuple[int, ...]
 
+_LINE = re.compile(r"(.+)\n?")
+_HOLD = "\x01"  # around the number of an item token, in a text that is not yet encoded
+_HELD = re.compile(rf"{_HOLD}(\d+){_HOLD}")
+_PLAIN = "convrec_plain"  # a tokenizer's attribute
 _BATCH = 2048  # lines tokenised at once
 
 
@@ -32,21 +38,32 @@ class LineTokens(NamedTuple):
     later_at_end: Tokens
 
 
-def render(tokenizer: Any, prompt: list[dict[str, str]]) -> str:
-    """Return the text of a prompt up to where the model goes on. Raises `InputError` if the template rejects it."""
-    try:
-        text: str = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    except TemplateError as error:
-        roles = ", ".join(message["role"] for message in prompt)
-        raise InputError(f"the model's chat template rejects turns of {roles}: {error}") from None
-    return text
+def hold_lines(text: str, tokenizer: Any) -> str:
+    """Return a list, for `encode`, as a model writes it: with the item tokens of its lines held."""
+
+    def held(line: re.Match[str]) -> str:
+        token = item_token(line[1], tokenizer)
+        return line[0] if token is None else hold(token)
+
+    return _LINE.sub(held, without_holds(text))
 
 
-def generation_prompt(tokenizer: Any) -> str:
-    """Return a text after which completions begin: a short chat in the tokenizer's template; "" without a template."""
-    if not getattr(tokenizer, "chat_template", None):
-        return ""
-    return render(tokenizer, [{"role": "user", "content": "a film"}])
+def hold(token: int) -> str:
+    """Return what stands for an item token in a text for `encode`."""
+    return f"{_HOLD}{token}{_HOLD}"
+
+
+def without_holds(text: str) -> str:
+    """Return the text without the sign of `hold`, a control character, which people do not write."""
+    return text.replace(_HOLD, "")
+
+
+def encode(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
+    """Return the tokens of texts: item tokens where they are held, the model's other tokens elsewhere."""
+    pieces = [_HELD.split(text) for text in texts]
+    plain = iter(_encode(tokenizer, [piece for own in pieces for piece in own[::2]]))
+    runs = [[[int(piece)] if at % 2 else next(plain).ids for at, piece in enumerate(own)] for own in pieces]
+    return [[token for run in own for token in run] for own in runs]
 
 
 def item_token(line: str, tokenizer: Any) -> int | None:
@@ -62,15 +79,11 @@ def item_tokens(tokenizer: Any) -> dict[str, int]:
     return {text[:-1]: token for token, text in written.items() if text.endswith("\n") and not text[0].isspace()}
 
 
-def closed(text: str, tokenizer: Any) -> str:
-    """Return a list as a model writes it: with a final newline if its last line is an item token."""
-    return text if item_token(text.rpartition("\n")[2], tokenizer) is None else f"{text}\n"
-
-
 def add_tokens(tokenizer: Any, lines: Sequence[str]) -> list[int]:
     """Add an item token for each line that has none; return the indices of these lines."""
     new = [index for index, line in enumerate(lines) if item_token(line, tokenizer) is None]
     tokenizer.add_tokens([AddedToken(f"{lines[index]}\n", normalized=False) for index in new])
+    vars(tokenizer).pop(_PLAIN, None)
     return new
 
 
@@ -85,11 +98,10 @@ def completion_tokens(text: str, tokenizer: Any, context: str) -> list[int]:
 
     Where a token spans the border to the context, they are those of the text alone, as in the constraint.
     """
-    text = closed(text, tokenizer)
-    start, end = len(context), len(context) + len(text)
-    (encoding,) = _encode(tokenizer, [context + text])
-    (own,) = _pieces(encoding, [start, end])
-    return [*(_encode(tokenizer, [text])[0].ids if own is None else own), tokenizer.eos_token_id]
+    first, sign, others = hold_lines(text, tokenizer).partition(_HOLD)
+    in_place, alone, rest = *_encode(tokenizer, [context + first, first]), encode([sign + others], tokenizer)[0]
+    (own,) = _pieces(in_place, [len(context), len(context + first)])
+    return [*(alone.ids if own is None else own), *rest, tokenizer.eos_token_id]
 
 
 def tokenize_lines(lines: Sequence[str], tokenizer: Any, context: str) -> list[LineTokens]:
@@ -153,9 +165,41 @@ def _alone(lines: Sequence[str], tokenizer: Any) -> list[list[Tokens]]:
     return [[*pair, *pair] for pair in zip(before_newline, at_end, strict=True)]
 
 
+def _plain(tokenizer: Any) -> Tokenizer:
+    """Return the tokenizer without its item tokens, the others with the same ids; it is made once."""
+    if _PLAIN not in vars(tokenizer):
+        plain, items = tokenizer.backend_tokenizer, set(item_tokens(tokenizer).values())
+        if items:
+            parts = json.loads(plain.to_str())
+            last = max((own["id"] for own in parts["added_tokens"] if own["id"] not in items), default=-1)
+            # Ids are given in order: an item token before another one stays, as a text that does not occur.
+            parts["added_tokens"] = [
+                own | ({"content": _HOLD + own["content"]} if own["id"] in items else {})
+                for own in parts["added_tokens"]
+                if own["id"] <= last
+            ]
+            plain = Tokenizer.from_str(json.dumps(parts))
+        setattr(tokenizer, _PLAIN, plain)
+    found: Tokenizer = getattr(tokenizer, _PLAIN)
+    return found
+
+
+def has_item_tokens(tokenizer: Any) -> bool:
+    """Return whether a tokenizer has item tokens; it is found out once."""
+    return _plain(tokenizer) is not tokenizer.backend_tokenizer
+
+
+def plain_offsets(text: str, tokenizer: Any) -> list[tuple[int, int]]:
+    """Return the places (characters) of a text's tokens, none of which is an item token."""
+    return _encode(tokenizer, [text])[0].offsets
+
+
 def _encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
-    """Return the tokens of texts with their places; not by the tokenizer's call, most of whose time goes into lists."""
-    backend = tokenizer.backend_tokenizer
+    """Return the tokens of texts with their places, none of which is an item token.
+
+    Not by the tokenizer's call, most of whose time goes into lists.
+    """
+    backend = _plain(tokenizer)
     backend.no_truncation()  # the tokenizer's calls set both again as they need them
     backend.no_padding()
     return backend.encode_batch(list(texts), add_special_tokens=False)

@@ -17,10 +17,11 @@ import numpy as np
 from convrec.data.catalog import Catalog
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import Wish, apply
-from convrec.generation.engine import Engine, TokenIds, TransformersEngine, token_ids
+from convrec.generation.engine import Engine, TokenIds, TransformersEngine
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
 from convrec.generation.vllm_engine import VllmEngine, require_vllm

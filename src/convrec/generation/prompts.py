@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from convrec.data.conversations import build_prompt, prompt_of_text
-from convrec.generation.line_tokens import render
+from convrec.generation.line_tokens import plain_offsets
+from convrec.generation.prompt_tokens import token_ids
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class PromptBuilder:
         self.tokenizer, self._max_length = tokenizer, max_length
         self._instruction, self._list_length = instruction, list_length
         self._stub = prompt_of_text("", instruction, list_length)
-        self._overhead = len(self._tokenize(render(tokenizer, self._stub))["input_ids"])
+        self._overhead = self._length(self._stub)
         # No token stands for more characters than its entry has: a longer text cannot fit, and is not tokenised.
         self._longest = max(map(len, tokenizer.get_vocab()))
         self.least = self._overhead + _ROOM
@@ -110,8 +111,7 @@ class PromptBuilder:
     def _cut_turn(self, text: str, prompt_with: Callable[[str], Prompt], limit: int) -> Prompt:
         """Return the prompt with the longest end of a turn, from a token's first character on."""
         text = text[-limit * self._longest :]
-        offsets = self._tokenize(text, return_offsets_mapping=True)["offset_mapping"]
-        starts = [start for start, _ in offsets[-limit:]] + [len(text)]
+        starts = [start for start, _ in plain_offsets(text, self.tokenizer)] + [len(text)]
         prompt = self._first_that_fits(starts, lambda start: prompt_with(ELLIPSIS + text[start:]), limit)
         if prompt is None:
             raise InputError(
@@ -130,8 +130,8 @@ class PromptBuilder:
         return self._fits(prompt, (self._overhead + limit) // 2)
 
     def _fits(self, prompt: Prompt, limit: int) -> bool:
-        text = render(self.tokenizer, prompt)
-        return len(text) <= limit * self._longest and len(self._tokenize(text)["input_ids"]) <= limit
+        size = sum(len(message["content"]) for message in prompt)
+        return size <= limit * self._longest and self._length(prompt) <= limit
 
-    def _tokenize(self, text: str, **options: Any) -> Any:
-        return self.tokenizer(text, add_special_tokens=False, verbose=False, **options)
+    def _length(self, prompt: Prompt) -> int:
+        return len(token_ids(self.tokenizer, [prompt])[0])

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.generation.line_tokens import generation_prompt, tokenize_batches
+from convrec.generation.line_tokens import tokenize_batches
+from convrec.generation.prompt_tokens import generation_prompt
 from convrec.generation.trie_build import Edges, Sequences, collect
 from convrec.project.errors import InputError
 

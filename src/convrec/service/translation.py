@@ -15,10 +15,11 @@ from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.titles import normalise_text, title_and_year
 from convrec.data.wish_reader import wish_reader
 from convrec.data.wishes import Wish
-from convrec.generation.engine import TokenIds, token_ids
+from convrec.generation.engine import TokenIds
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.lists import ListSettings, keep_wishes
 from convrec.generation.pretrained import load_tokenizer
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean

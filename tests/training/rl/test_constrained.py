@@ -9,7 +9,9 @@ from datasets import Dataset
 
 from convrec.data.catalog import Catalog
 from convrec.generation.export import export_model, lora_config
+from convrec.generation.line_tokens import item_token
 from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import catalog_trie
 from convrec.project.errors import InputError
 from convrec.training.embedded import END
@@ -63,6 +65,10 @@ def test_lists_of_item_tokens_have_a_token_a_rank(item_model, tmp_path, algorith
     constraint = make_constraint(item_model) if is_constrained else None
     options = {"rows": varied_rows(), "constraint": constraint, "algorithm": algorithm}
     trainer = tiny_trainer(item_model, tmp_path / "out", 2, **options)
+    asked = [{"role": "user", "content": "PopUp (2009)\nI liked Up (2009)\n"}]
+    (prompt,), *_ = trainer._tokenize_prompts([asked])
+    assert [prompt] == token_ids(trainer._tokenizer, [asked])
+    assert prompt.count(item_token("Up (2009)", trainer._tokenizer)) == 1
     rollouts = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
     if is_constrained:
         assert rollouts["ranks"].tolist() == [[0, 1, 1]] * 8 and rollouts["eos"].tolist() == [[False, False, True]] * 8

@@ -11,8 +11,9 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import build_prompt, distinct_prompts, read_rows
 from convrec.generation.export import export_model, write_model
 from convrec.generation.item_tokens import MOST_ITEM_TOKENS, add_item_tokens
-from convrec.generation.line_tokens import closed, item_tokens
+from convrec.generation.line_tokens import encode, hold_lines, item_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer, require_chat
+from convrec.generation.prompt_tokens import render
 from convrec.generation.trie import catalog_trie, require_length
 from convrec.project.config.params import Params
 from convrec.project.errors import InputError
@@ -58,8 +59,11 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
     num_pages = page_budget(len(catalog)) if config.catalog_pages is None else config.catalog_pages
     pages = catalog_pages(catalog, num_pages, common.list_length, common.seed)
     order = np.random.default_rng(common.seed).permutation(len(prompts))[: config.conversations]
-    talks = [tokenizer.apply_chat_template(prompts[i], tokenize=False) for i in order]
-    texts = talks + [closed(text, tokenizer) + END for text in cards + pages]
+    talks = [render(tokenizer, prompts[i], add_generation_prompt=False) for i in order]
+    parts = [text.partition("\n") for text in cards + pages]  # a page begins with words, and a card ends with them
+    lists = [hold_lines(item + end, tokenizer) + words for item, end, words in parts[: len(cards)]]
+    lists += [words + end + hold_lines(items, tokenizer) for words, end, items in parts[len(cards) :]]
+    texts = encode([text + END for text in talks + lists], tokenizer)
     key = training_key("base_model", params, [paths.catalog, paths.split("train")])
     folder = training_folder("base_model", key)
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
@@ -67,7 +71,7 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
         saved = finished_model(folder, key) or train_sft(
             model,
             tokenizer,
-            Dataset.from_dict({"text": texts}),
+            Dataset.from_dict({"input_ids": texts, "labels": texts}),
             folder,
             [history],
             num_train_epochs=config.num_train_epochs,

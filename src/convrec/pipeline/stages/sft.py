@@ -7,10 +7,11 @@ import torch
 from datasets import Dataset
 
 from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
-from convrec.generation.engine import TokenIds, token_ids
+from convrec.generation.engine import TokenIds
 from convrec.generation.export import export_model, lora_config
-from convrec.generation.line_tokens import completion_tokens, generation_prompt
+from convrec.generation.line_tokens import completion_tokens
 from convrec.generation.pretrained import load_model, load_tokenizer
+from convrec.generation.prompt_tokens import generation_prompt, token_ids
 from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
 from convrec.project.code import Key
 from convrec.project.config.params import Params

@@ -7,7 +7,8 @@ import torch
 
 from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth
-from convrec.generation.line_tokens import generation_prompt, tokenize_lines
+from convrec.generation.line_tokens import tokenize_lines
+from convrec.generation.prompt_tokens import generation_prompt
 
 
 def softmax_dpo_loss(log_ratios: torch.Tensor, beta: float) -> torch.Tensor:

@@ -16,6 +16,7 @@ from trl.models.utils import unwrap_model_for_generation
 from convrec.generation.finite import FiniteTrainer
 from convrec.generation.line_tokens import item_tokens
 from convrec.generation.processors import without_adapters
+from convrec.generation.prompt_tokens import token_ids
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
 from convrec.training.rl.batches import micro_batches, trim_padding
@@ -177,6 +178,10 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         by_epoch = EpochSampler(**{name: getattr(sampler, name) for name in names})
         by_epoch.trainer = self
         return by_epoch
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """Return the tokens of prompts, and TRL's places for images and what goes with them."""
+        return token_ids(self._tokenizer, prompts), None, {}
 
     def _generate_single_turn(
         self, prompt_ids: Any, images: Any, multimodal_fields: Any, num_generations: int, has_tool_images: bool = False
