@@ -64,19 +64,20 @@ RETRIES: dict[str, Any] = {
 }
 
 
-def follow(name: str, work: Callable[[], int], hours: float | None, variables: dict[str, str]) -> int:
+def follow(name: str, work: Callable[[dict[str, str]], int], hours: float | None, variables: dict[str, str]) -> int:
     """Return the result of `work`, which starts the stage NAME and waits for it, in a thread.
 
-    The stage inherits `variables`, and writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the
-    task's log. If this call ends early, by cancellation, an error or Ctrl-C, all
-    processes of the stage are ended. If this process is killed, the stage gets SIGTERM. Raises `StageFailed` after
-    `hours`.
+    It gets the environment variables that the stage needs beside this process's own: `variables`, and where to log.
+    The stage writes `runs/NAME.log` and `runs/NAME.json`; the lines of its log go to the task's log. If this call ends
+    early, by cancellation, an error or Ctrl-C, all processes of the stage are ended. If this process is killed, the
+    stage gets SIGTERM. Raises `StageFailed` after `hours`.
     """
     log, record = Paths().log(name), Paths().record(name)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("")
     record.unlink(missing_ok=True)
-    before, path = dict(os.environ), f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {SUPERVISED: str(os.getpid()), LOG: str(log.absolute()), "PATH": path, **variables}
     others, task_log = set(psutil.Process().children()), get_run_logger()
     deadline = time.monotonic() + hours * 3600 if hours else math.inf
     with ThreadPoolExecutor(1) as thread, log.open(errors="replace") as lines:
@@ -85,8 +86,7 @@ def follow(name: str, work: Callable[[], int], hours: float | None, variables: d
             for line in filter(None, map(str.strip, lines)):
                 task_log.info(line)
 
-        os.environ.update({SUPERVISED: str(os.getpid()), LOG: str(log.absolute()), "PATH": path, **variables})
-        running = thread.submit(work)
+        running = thread.submit(work, environment)
         try:
             while not running.done():
                 wait([running], timeout=_POLL_SECONDS)
@@ -102,8 +102,6 @@ def follow(name: str, work: Callable[[], int], hours: float | None, variables: d
             started = {process.pid for process in set(psutil.Process().children()) - others}
             for leader in started | ({found.pid} if found else set()):
                 end_command(leader)
-            os.environ.clear()
-            os.environ.update(before)
             pass_on()  # its last lines, for example about its checkpoint
         return running.result()
 

@@ -7,8 +7,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,15 +111,15 @@ def _forget_dead_holders(repo: Repo) -> None:
         path.unlink()
 
 
-def reproduce(stage: str, force: bool = False) -> int:
+def reproduce(stage: str, force: bool = False, variables: Mapping[str, str] | None = None) -> int:
     """Do `dvc repro --single-item STAGE`; return the exit status of the stage's command, 128 + N for signal N.
 
-    It waits while another DVC process holds the folder's lock. Raises `InputError` if a file that the stage reads is
+    The command has the environment of this process and `variables`. It waits while another DVC process holds the folder's lock. Raises `InputError` if a file that the stage reads is
     missing, `Unavailable` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
     """
     try:
         with _opened() as repo, restored_on_error(Path("dvc.lock")):
-            repo.reproduce(stage, single_item=True, force=force)
+            repo.reproduce(stage, single_item=True, force=force, run_env=variables)
         return 0
     except DvcException as error:
         cause = error.__cause__
@@ -140,7 +141,7 @@ def run_stage(stage: Stage, force: bool, parent_run: str) -> None:
     """Bring one stage up to date; GPU stages wait for the server's limit `gpu`. Raises `StageFailed`."""
     variables = {PARENT_VARIABLE: parent_run, **({RETRAIN: "1"} if force else {})}
     with gpu_slot(stage.gpu):
-        status = follow(stage.name, lambda: reproduce(stage.name, force), stage.timeout_hours, variables)
+        status = follow(stage.name, partial(reproduce, stage.name, force), stage.timeout_hours, variables)
     if status:
         raise failure(stage.name, status)
 

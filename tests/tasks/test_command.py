@@ -1,6 +1,7 @@
 """Commands of a task: their log and errors, and that none of their processes is left."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def _run(command: list[str], timeout: float | None = None) -> int:
     hours = timeout / 3600 if timeout else None
-    return follow("sft", lambda: subprocess.run(command, check=False).returncode, hours, {})
+
+    def work(variables: dict[str, str]) -> int:
+        return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+
+    return follow("sft", work, hours, {})
 
 
 def _gone(pid: int) -> bool:
@@ -41,6 +46,17 @@ def test_the_lines_of_a_log_are_passed_on_and_blank_ones_are_not(caplog):
     script = "for word in one '' two; do echo \"$word\" >> $CONVREC_LOG; done; exit 3"
     assert _run(["sh", "-c", script]) == 3
     assert caplog.messages == ["one", "two"]
+
+
+def test_other_threads_keep_the_environment_that_they_set(monkeypatch):
+    before = dict(os.environ)
+
+    def work(variables: dict[str, str]) -> int:
+        assert os.environ == before and variables["ONE"] == "1" and "CONVREC_LOG" in variables
+        monkeypatch.setenv("CONVREC_OF_ANOTHER_THREAD", "set meanwhile")
+        return 0
+
+    assert follow("sft", work, None, {"ONE": "1"}) == 0 and os.environ.pop("CONVREC_OF_ANOTHER_THREAD")
 
 
 def test_the_error_is_that_of_the_stage_s_record():
