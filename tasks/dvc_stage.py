@@ -114,8 +114,9 @@ def _forget_dead_holders(repo: Repo) -> None:
 def reproduce(stage: str, force: bool = False, variables: Mapping[str, str] | None = None) -> int:
     """Do `dvc repro --single-item STAGE`; return the exit status of the stage's command, 128 + N for signal N.
 
-    The command has the environment of this process and `variables`. It waits while another DVC process holds the folder's lock. Raises `InputError` if a file that the stage reads is
-    missing, `Unavailable` if another DVC process uses the stage's files, and `StageFailed` if DVC itself fails.
+    The command has the environment of this process and `variables`. It waits while another DVC process holds the
+    folder's lock. Raises `InputError` if a file that the stage reads is missing, `Unavailable` if another DVC
+    process uses the stage's files, and `StageFailed` if DVC itself fails.
     """
     try:
         with _opened() as repo, restored_on_error(Path("dvc.lock")):

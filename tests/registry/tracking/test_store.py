@@ -2,16 +2,21 @@
 
 import multiprocessing
 import os
+import shutil
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import mlflow
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.tracking._tracking_service import utils
 
 from convrec.project.errors import InputError, NoSpace, Unavailable
 from convrec.registry import tracking
 from convrec.registry.tracking import store
+from convrec.registry.tracking.journal import FOLDER, About, Journal, upload_left
 from convrec.registry.tracking.store import LOCAL_FOLDER
 from tests.registry.tracking.server import free_port
 
@@ -85,6 +90,78 @@ def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch
 
     monkeypatch.setattr(store, "connect", fail)
     assert cli("tracking", "sync") == (status, "", "convrec tracking sync: it is away\n")
+
+
+def _move(take, first: Path, second: Path) -> None:
+    take(first, second)
+    os.environ.pop("MLFLOW_TRACKING_URI")  # as for a new process: MLflow sets it,
+    utils._artifact_repos_cache.clear()  # and keeps where each run's artifacts are
+
+
+def _tree(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("take", [shutil.copytree, shutil.move])
+def test_a_copied_or_moved_project_uses_its_own_folder(take, project, make_store, monkeypatch, caplog):
+    first, second = project / "of Ann, 100%", project / "taken"
+    first.mkdir()
+    client, experiment = make_store(first), tracking.connect(first)
+    code = Path(first, "model.py")
+    code.write_text("import mlflow\nmlflow.models.set_model(lambda model_input: ['from the model'])\n")
+    with mlflow.start_run(experiment_id=experiment) as run:
+        mlflow.log_text("of the first", "note.txt")
+        made = mlflow.pyfunc.log_model(name="m", python_model=str(code), pip_requirements=[])
+    version = mlflow.register_model(made.model_uri, "m")
+    client.create_model_version("m", f"{run.info.artifact_uri}/m", run.info.run_id)
+    journal = Journal(first / FOLDER, About(run.info.run_id, "", tracking.shown_uri(first), 1))
+    journal.append_file(b"buffered", "left.txt")
+    journal.close()
+    before = _tree(first)
+    _move(take, first, second)
+    second_uri = (second / LOCAL_FOLDER / "artifacts").as_uri()
+    assert not caplog.messages
+    for _ in range(2):  # the second start finds all done
+        assert tracking.connect(second) == experiment
+    (told,) = [message for message in caplog.messages if "copied or moved" in message]
+    assert str(first) in told and str(second) in told and "copy what" not in told
+    with mlflow.start_run(experiment_id=experiment) as another:
+        mlflow.log_text("of the second", "note.txt")
+    with mlflow.start_run(run_id=run.info.run_id):
+        mlflow.log_text("more", "more.txt")
+    assert [text for text, _ in upload_left(second)] == [f"a run ({run.info.run_id}): sent"]
+    assert another.info.artifact_uri.startswith(second_uri)
+    assert mlflow.get_run(run.info.run_id).info.artifact_uri.startswith(second_uri)
+    assert (_tree(first) if first.exists() else before) == before
+    shutil.rmtree(first, ignore_errors=True)
+    assert mlflow.pyfunc.load_model(f"models:/m/{version.version}").predict(["x"]) == ["from the model"]
+    assert {one.source for one in mlflow.MlflowClient().search_model_versions()} == {
+        made.model_uri,
+        f"{second_uri}/{run.info.run_id}/artifacts/m",
+    }
+    assert {path.name for path in (second / LOCAL_FOLDER).rglob("*.txt")} >= {"note.txt", "more.txt", "left.txt"}
+
+
+def test_artifacts_that_were_not_copied_are_named(project, make_store, caplog):
+    first, second = project / "first", project / "second"
+    first.mkdir()
+    make_store(first)
+    with mlflow.start_run(experiment_id=tracking.connect(first)):
+        mlflow.log_text("here", "note.txt")
+    _move(partial(shutil.copytree, ignore=shutil.ignore_patterns("artifacts")), first, second)
+    tracking.connect(second)
+    assert "copy what is only in the former one, as artifacts (2 folders)" in caplog.text
+
+
+def test_a_database_elsewhere_that_projects_share_stays_as_it_is(project, make_store, monkeypatch, caplog):
+    first, second = project / "first", project / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    client = make_store(first)
+    experiment = tracking.connect(first)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{first / DATABASE}")
+    assert tracking.connect(second) == experiment and not caplog.messages
+    assert client.get_experiment(experiment).artifact_location == (first / LOCAL_FOLDER / "artifacts").as_uri()
 
 
 def _connect(folder: Path, barrier) -> None:

@@ -27,7 +27,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 
 from convrec.project.redaction import redact_all, redactor
-from convrec.registry.tracking.store import short_message, shown_uri, tracking_uri
+from convrec.registry.tracking.store import DATABASE, LOCAL_FOLDER, short_message, shown_uri, tracking_uri
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +172,14 @@ class Delivery(threading.Thread):
             self._offer(self._artifacts[:1])
             del self._artifacts[0]
 
+    def is_moved(self, uri: str) -> bool:
+        """Return whether the run is in the store of this URI because its project was moved here, or copied."""
+        try:
+            are_local = all(one.endswith(f"/{LOCAL_FOLDER}/{DATABASE}") for one in (uri, self.about.tracking_uri))
+            return are_local and self._client.get_run(self.about.run_id) is not None
+        except MlflowException:
+            return False
+
     def end(self) -> None:
         """End a run as killed if its last record is not its status: its process has ended."""
         if "status" not in self._last:
@@ -280,7 +288,7 @@ def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
 def _upload(delivery: Delivery, uri: str) -> tuple[str, bool]:
     about = delivery.about
     name = f"{about.name or 'a run'} ({about.run_id})"
-    if about.tracking_uri != uri:
+    if about.tracking_uri != uri and not delivery.is_moved(uri):
         remedy = f"it belongs to MLFLOW_TRACKING_URI = {about.tracking_uri!r}; set that to send it"
         return f"{name}: not sent: {remedy}", True
     try:

@@ -1,18 +1,25 @@
 """The store of runs: a tracking server, or an SQLite database below the project."""
 
+import logging
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import mlflow
 from filelock import FileLock
 from mlflow.exceptions import MlflowException
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from convrec.project.errors import InputError, NoSpace, Unavailable, is_damaged, outside_cause
 from convrec.project.redaction import redact
 
+logger = logging.getLogger(__name__)
+
 LOCAL_FOLDER = Path("mlruns")
+DATABASE, _ARTIFACTS = "mlflow.db", "artifacts"  # in the local folder
 EXPERIMENT = "convrec"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
@@ -22,10 +29,17 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the log shows where a run is recorded
 }
 
+_PLACES = {  # where MLflow's database has absolute paths
+    "experiments": ("artifact_location",),
+    "runs": ("artifact_uri",),
+    "logged_models": ("artifact_location",),
+    "model_versions": ("source", "storage_location"),
+}
+
 
 def tracking_uri(root: Path = Path()) -> str:
     """Return MLFLOW_TRACKING_URI, or the SQLite store below the project's folder."""
-    return os.environ.get(URI_VARIABLE) or f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/mlflow.db"
+    return os.environ.get(URI_VARIABLE) or f"sqlite:///{(root / LOCAL_FOLDER).resolve()}/{DATABASE}"
 
 
 def shown_uri(root: Path = Path()) -> str:
@@ -36,8 +50,9 @@ def shown_uri(root: Path = Path()) -> str:
 def connect(root: Path = Path()) -> str:
     """Point MLflow at the store, and return the id of the experiment, which is created if necessary.
 
-    Raises `Unavailable` if the store does not answer, `NoSpace` if its disk is full, and `InputError` if it rejects
-    this user, the URI is wrong or has credentials, or the local database is damaged.
+    The database of a copied or moved project gets the paths of its own artifacts (`_settle`). Raises `Unavailable` if
+    the store does not answer, `NoSpace` if its disk is full, and `InputError` if it rejects this user, the URI is wrong
+    or has credentials, or the local database is damaged.
     """
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
@@ -48,11 +63,13 @@ def connect(root: Path = Path()) -> str:
     try:
         if uri.startswith("sqlite:"):
             (root / LOCAL_FOLDER).mkdir(exist_ok=True)
-            location = (root / LOCAL_FOLDER / "artifacts").resolve().as_uri()
+            location = (root / LOCAL_FOLDER / _ARTIFACTS).resolve().as_uri()
         mlflow.set_tracking_uri(uri)
         # MLflow makes the tables of a new database at the first call; one process at a time can do so.
         with nullcontext() if location is None else FileLock(root / LOCAL_FOLDER / "mlflow.lock"):
             experiment = mlflow.get_experiment_by_name(name)
+            if location is not None:
+                _settle(uri, (root / LOCAL_FOLDER).resolve())
         if experiment is None:
             try:
                 return mlflow.create_experiment(name, artifact_location=location)
@@ -67,6 +84,33 @@ def connect(root: Path = Path()) -> str:
         raise InputError(
             f"{URI_VARIABLE} = {shown_uri(root)!r} needs another package: {short_message(error)}; install it"
         ) from None
+
+
+def _settle(uri: str, own: Path) -> None:
+    """Let a project's own database name the artifacts in its own folder, and log it if it named those of another one.
+
+    MLflow keeps absolute paths: from a copied or moved project, it would go on writing into the former folder. A
+    database elsewhere stays as it is, as several projects may share it.
+    """
+    engine = create_engine(uri, poolclass=NullPool)
+    if Path(engine.url.database or "").resolve() != own / DATABASE:
+        return
+    with engine.begin() as database:
+        locations = database.execute(text("SELECT artifact_location FROM experiments")).scalars().all()
+        ours = [Path(unquote(urlsplit(one).path)) for one in locations if one and one.startswith("file:")]
+        for former in {path.parent for path in ours if path.parts[-2:] == (str(LOCAL_FOLDER), _ARTIFACTS)} - {own}:
+            left = set[str]()  # below the former folder alone
+            for table, column in ((table, column) for table, columns in _PLACES.items() for column in columns):
+                for old, new in ((f"{former.as_uri()}/", f"{own.as_uri()}/"), (f"{former}/", f"{own}/")):
+                    values = {"old": old, "new": new, "length": len(old)}
+                    rest, those = f"substr({column}, :length + 1)", f"WHERE substr({column}, 1, :length) = :old"
+                    names = database.execute(text(f"SELECT {rest} FROM {table} {those}"), values).scalars()
+                    left |= {name for name in map(unquote, names) if not (own / name).exists()}
+                    database.execute(text(f"UPDATE {table} SET {column} = :new || {rest} {those}"), values)
+            copy = [name for name in sorted(left) if (former / name).exists()]
+            message = "the store was copied or moved from %s: its artifacts are in %s%s"
+            more = f"; copy what is only in the former one, as {copy[0]} ({len(copy)} folders)" if copy else ""
+            logger.warning(message, former, own, more)
 
 
 def store_error(error: Exception, root: Path = Path()) -> InputError | NoSpace | Unavailable:
