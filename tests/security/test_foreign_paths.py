@@ -10,13 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convrec.data.csv_files import scan_csv
+from convrec.data.json_lines import numbered_lines
+from convrec.data.parquet import parquet_columns
 from convrec.generation.fetch import fetch
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.memory import with_settings
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import inside, is_below
+from convrec.project.yaml import read_yaml
 from convrec.registry.versions import read_version
+from convrec.service.app.keys import Keys
 from convrec.training.launch import Nodes, launch
 
 HOSTILE = ["../x", "a/../../x", "/etc/passwd", "..", "..\\x", "", "a\0b"]
@@ -70,6 +75,13 @@ def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("accelerate.commands.launch.launch_command", launched.append)
     assert launch("sft", "configs/own.yaml", 2, Nodes()) == 0
     assert [options.config_file for options in launched] == ["configs/own.yaml"]
+
+
+@pytest.mark.parametrize("read", [Keys, read_yaml, scan_csv, parquet_columns, lambda path: next(numbered_lines(path))])
+def test_a_pipe_is_refused_at_once(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: a pipe or a device; give a regular file"):
+        read(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("name", ["../../x", "/etc", "models:/../../x", "..", "a\0b", "..."])

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 _BLOCK = 1 << 20  # characters
 _UTF_16 = "encoded in UTF-16 or UTF-32; save it as UTF-8, in Excel as `CSV UTF-8`"
@@ -58,7 +59,7 @@ def scan_csv(path: Path, **options: Any) -> pl.LazyFrame:
     """
     source: Path | bytes = path
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             start = file.read(_BLOCK)
             require_text(path, start)
         with path.open(encoding="utf-8") as text:

@@ -7,12 +7,13 @@ from typing import Any
 
 from convrec.data.csv_files import require_text
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers from 1."""
     try:
-        with path.open("rb") as stream:
+        with regular(path).open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 if number == 1:
                     require_text(path, line)

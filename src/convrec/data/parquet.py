@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from convrec.data.csv_files import require_distinct
 from convrec.data.titles import AS_TEXT, EXACT, ITEM_IDS
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 _IDS = {*ITEM_IDS, "user_id", "conversation_id", "prompt_id"}
 # From here on, one float stands for several integers.
@@ -22,7 +23,7 @@ _EXACT = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): EXACT}
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a file; errors of reading it in the block are `InputError`s that name it, as are two columns of one name."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(regular(path)) as file:
             require_distinct(path, file.schema_arrow.names)
             yield file
     # Arrow's own errors, dates outside Python's range, and unknown time zones

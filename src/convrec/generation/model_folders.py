@@ -9,6 +9,7 @@ from pathlib import Path
 from convrec.data.catalog import Catalog
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.project.errors import InputError
+from convrec.project.paths import path_of
 
 _ADAPTERS = "adapter_config.json"
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
@@ -31,17 +32,19 @@ def find_model(name: str, field: str, trust_remote_code: bool = False) -> Path:
     `field` is what the name was given for. Raises `InputError` for a folder that is not there or cannot answer chat
     prompts, and where the hub does not give the model.
     """
-    folder = _locate(name, f"{field} {name}")
+    folder = _locate(name, field)
     check_model(folder, f"{field} {name}", trust_remote_code)
     return folder
 
 
-def _locate(name: str, what: str) -> Path:
-    folder = Path(name)
+def _locate(name: str, field: str) -> Path:
+    folder = path_of(name, field)
     if not folder.is_dir():
         by_path = folder.is_absolute() or name.startswith(".") or name.count("/") > 1
         if by_path or (folder.parent != Path() and folder.parent.is_dir()):
-            raise InputError(f"{what}: no such folder; give a model folder, a name on the hub, or models:/NAME@ALIAS")
+            raise InputError(
+                f"{field} {name}: no such folder; give a model folder, a name on the hub, or models:/NAME@ALIAS"
+            )
         from convrec.generation.hub import cached_model  # noqa: PLC0415  (asks the hub)
 
         folder = cached_model(name, [*_PATTERNS, "*.model", "*.safetensors.index.json"])
@@ -86,7 +89,7 @@ def adapters_base(folder: Path) -> Path | None:
         name = json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]
     if not isinstance(name, str):
         raise InputError(f"{config}: base_model_name_or_path = {name!r:.100} is not a model name; correct it")
-    return _locate(name, f"{config}: base_model_name_or_path {name}")
+    return _locate(name, f"{config}: base_model_name_or_path")
 
 
 def model_files(folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """Paths of every stage's inputs and outputs, relative to the project folder; the same as in dvc.yaml."""
 
+import os
 from pathlib import Path, PurePosixPath
 
 from convrec.project.errors import InputError
@@ -21,6 +22,28 @@ def inside(folder: Path, name: str, what: str) -> Path:
     if is_below(name) and path.resolve().is_relative_to(folder.resolve()):
         return path
     raise InputError(f"{what} = {name!r} is outside {folder.absolute()}; name a file below that folder")
+
+
+def regular(path: Path) -> Path:
+    """Return the path of a file to read. Raises `InputError` for a pipe or a device: reading it may never end."""
+    if not (path.is_file() or path.is_dir()) and path.exists():  # to read a folder fails by itself
+        raise InputError(f"{path}: a pipe or a device; give a regular file")
+    return path
+
+
+def path_of(name: str, what: str) -> Path:
+    """Return what a user wrote as a path, whether it exists or not.
+
+    Raises `InputError`, which begins with `what`, if it cannot be looked up: it is too long, or not permitted.
+    """
+    try:
+        os.stat(Path(name, "adapter_config.json"))  # as long as the names that are looked for there
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{what} {name!r:.80}: {reason}; give another path") from None
+    return Path(name)
 
 
 class Paths:

@@ -7,6 +7,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 
 def parse_yaml(content: bytes | str, where: str, *, keep_comments: bool = False) -> Any:
@@ -26,7 +27,7 @@ def read_yaml(path: Path, *, keep_comments: bool = False) -> Any:
     Raises `InputError` for a file that is not there, and for one that holds anything else.
     """
     try:
-        value = parse_yaml(path.read_bytes(), str(path), keep_comments=keep_comments)
+        value = parse_yaml(regular(path).read_bytes(), str(path), keep_comments=keep_comments)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; run the command in the project folder") from None
     if not isinstance(value, dict):

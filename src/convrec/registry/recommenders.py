@@ -11,7 +11,7 @@ from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import check_model
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
-from convrec.project.paths import Paths
+from convrec.project.paths import Paths, path_of
 from convrec.registry.experiment import running_experiment
 from convrec.registry.versions import (
     CHALLENGER,
@@ -47,7 +47,7 @@ def find_recommender(name: str, downloads: Path | None = None) -> ModelFiles:
     """
     if name in (CHAMPION, CHALLENGER):
         name = f"models:/{model_name()}@{name}"
-    folder = DEMO_FOLDER if name == DEMO else Path(name)
+    folder = DEMO_FOLDER if name == DEMO else path_of(name, "--model")
     if name.startswith("models:/") or (folder / "MLmodel").is_file():
         version = download_version(name, downloads) if name.startswith("models:/") else read_version(folder, name)
         check_model(version.checkpoint, f"--model {name}")

@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 import pytest
 from fastapi.testclient import TestClient
@@ -65,6 +66,10 @@ def test_while_the_file_is_broken_the_service_is_not_ready_and_says_so_in_the_lo
             assert reply.json() == {"error": "the server cannot read its API keys; see its log"}
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert f"--keys {path}, line 1: is not `NAME SHA256`" in record.getMessage()
+    path.unlink()
+    os.mkfifo(path)
+    assert client.get("/ready").status_code == 503, "and it does not wait for who writes into a pipe"
+    path.unlink()
     path.write_text(whole)
     assert client.post("/recommend", json=question, headers=headers).status_code == 200
     assert client.get("/ready").status_code == 200

@@ -23,6 +23,7 @@ from convrec.data.rows import PLACEHOLDER, is_placeholder, usable_rows
 from convrec.data.sources.source import Source
 from convrec.data.times import time_column
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 NAMES = "id2name.json"
 _MENTION = re.compile(r"tt[0-9]+")
@@ -47,7 +48,7 @@ def _films(folder: Path, quarantine: Quarantine) -> tuple[Catalog, dict[str, Ite
     """Return the catalog, and its items by IMDb id."""
     path = folder / NAMES
     try:
-        names = json.loads(path.read_text(encoding="utf-8-sig"))
+        names = json.loads(regular(path).read_text(encoding="utf-8-sig"))
         by_id = sorted(names.items(), key=lambda pair: (len(pair[0]), pair[0]))
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise InputError(

@@ -15,6 +15,7 @@ from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.reflect import parse_ratings
 from convrec.demonstrations.teachers import Row, Setting, Teacher
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Prompts:
 
     def _read(self, path: Path, needed: set[str]) -> str:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = regular(path).read_text(encoding="utf-8")
             found, known = set(_FIELD.findall(text)), needed | self._words.keys()
             if wrong := (needed - found) | (found - known):
                 raise ValueError(f"{{{min(wrong)}}} is missing or unknown; known are {sorted(known)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi import HTTPException
 
 from convrec.project.errors import InputError
+from convrec.project.paths import regular
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ def _hash(key: str) -> str:
 def _read(path: Path) -> dict[str, str]:
     """Return the names of the keys by their hash."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = regular(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--keys {path}: cannot be read ({error}); add a key with --new-key NAME") from None
     for number, line in enumerate(lines, start=1):
