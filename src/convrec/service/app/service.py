@@ -5,12 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 from fastapi import HTTPException, Request
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from convrec.data.titles import usable_user
+from convrec.data.titles import LONGEST_TITLE, usable_user
 from convrec.project.errors import InputError
 from convrec.service.app.edge import RETRY
 from convrec.service.app.metrics import Metrics
@@ -23,10 +23,12 @@ from convrec.service.translation import LIST_LENGTH, NoList, NothingLeft, messag
 logger = logging.getLogger(__name__)
 
 OPTIONS = {"n", "deny", "allow", "or_fewer", "reasons", "wishes"}  # of a list
+MAX_CHARACTERS, MAX_MESSAGES = 50_000, 1_000  # of a conversation: one is read at a time, and the others wait
 _CLIENT_LEFT = 499  # nginx's status for it; nobody receives it, but logs and metrics have it
 
 Result = TypeVar("Result")
 Roles = Mapping[str, ServedModel]
+Title = Annotated[str, Field(max_length=LONGEST_TITLE)]
 
 
 class Question(BaseModel):
@@ -37,8 +39,8 @@ class Question(BaseModel):
     conversation: str | None = None
     messages: list[dict[str, Any]] | None = None
     n: int = LIST_LENGTH
-    deny: list[str] = []
-    allow: list[str] | None = None
+    deny: list[Title] = []
+    allow: list[Title] | None = None
     or_fewer: bool = False
     reasons: bool = False
     wishes: dict[str, bool] = {}
@@ -48,6 +50,17 @@ class Question(BaseModel):
     @classmethod
     def _somebody(cls, given: str | None) -> str | None:
         return usable_user(given) or None
+
+    @model_validator(mode="after")
+    def _short(self) -> Self:
+        texts = [self.conversation or "", *(str(message.get("content", "")) for message in self.messages or ())]
+        if (size := sum(map(len, texts))) > MAX_CHARACTERS or len(texts) - 1 > MAX_MESSAGES:
+            raise HTTPException(
+                413,
+                f"conversation, messages: {size:,} characters, {len(texts) - 1:,} messages; send at most "
+                f"{MAX_CHARACTERS:,} characters, {MAX_MESSAGES:,} messages: leave out the oldest ones",
+            )
+        return self
 
     @property
     def said(self) -> Any:
