@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ class Reply:
     content_type: str = "application/json"
     lacks: int = 0
     hangs: bool = False
+    pause: float = 0.0  # seconds after each byte
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -86,6 +87,10 @@ def truncated(asked: Asked) -> Reply:
     return Reply(answered(asked).body[:40], lacks=200)
 
 
+def dripping(asked: Asked) -> Reply:
+    return replace(answered(asked), pause=0.1)
+
+
 HANG = Reply(hangs=True)
 HTML = Reply(b"<html><body>Welcome to the proxy</body></html>", content_type="text/html")
 BROKEN_JSON = Reply(b'{"id": "x", "choices": [{"mess')
@@ -113,7 +118,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("retry-after-ms", "1")  # after an error, the client may try again at once
         self.end_headers()
-        self.wfile.write(reply.body)
+        size = 1 if reply.pause else len(reply.body)
+        for start in range(0, len(reply.body), size or 1):
+            self.wfile.write(reply.body[start : start + size])
+            self.wfile.flush()
+            self.chat.released.wait(reply.pause)
         self.close_connection = self.close_connection or reply.lacks > 0
 
     def log_message(self, *_: object) -> None:

@@ -31,6 +31,7 @@ from tests.demonstrations.chat_server import (
     answer_to,
     answered,
     completion,
+    dripping,
     error,
     refused_with_echo,
     reported,
@@ -160,9 +161,9 @@ def test_a_budget_is_exceeded_by_the_calls_in_flight_at_most(connect):
 # Faults
 
 
-@pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, truncated])
+@pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, dripping, truncated])
 def test_passing_faults_are_retried(connect, monkeypatch, fault):
-    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.5 if fault is HANG else 10.0)
+    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.5 if fault in (HANG, dripping) else 10.0)
     with ChatServer([answered, fault]) as server:
         client = connect(server, max_concurrency=1)
         start = time.monotonic()

@@ -19,6 +19,7 @@ import pytest
 from convrec.generation.engine import TokenIds
 from convrec.project.errors import InputError, Unavailable
 from convrec.registry.recommenders import open_recommender
+from convrec.service import vllm_client
 from convrec.service.app.service import Limits
 from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
@@ -98,6 +99,12 @@ def test_a_server_that_fails_is_unavailable(stand_in, decoder, change, words):
     with pytest.raises(Unavailable, match=f"{stand_in.url} does not serve {NAME} .*{words}.*; start `convrec vllm-"):
         decoder.warm(_prepare())
     assert decoder.is_alive == ("is_cut" in change)
+
+
+def test_a_server_that_tells_its_model_byte_by_byte_is_not_waited_for(stand_in, decoder, monkeypatch):
+    monkeypatch.setattr(vllm_client, "_ANSWER_SECONDS", 0.2)
+    stand_in.pause = 0.05
+    assert not decoder.is_alive
 
 
 def test_a_rejected_request_is_a_defect_and_another_version_is_refused(stand_in, decoder):

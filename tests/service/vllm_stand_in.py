@@ -21,7 +21,8 @@ class StandIn:
         self.name, self.status, self.is_cut, self.is_garbled = name, 200, False, False
         self.headers: dict[str, str] = {}  # of the last request
         self.begun, self.left = 0, 0  # lists that were asked for; clients that left before their list
-        self.may_answer = threading.Event()
+        self.pause = 0.0  # seconds after each byte of an answer
+        self.may_answer, self.stopped = threading.Event(), threading.Event()
         self.may_answer.set()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"stand_in": self}))
         self._server.daemon_threads = True
@@ -32,6 +33,7 @@ class StandIn:
 
     def stop(self) -> None:
         self.status = 503  # also for connections that are still open
+        self.stopped.set()
         self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
@@ -77,7 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Location", f"/elsewhere{self.path}")  # followed by none
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        for byte in content:
+            self.wfile.write(bytes([byte]))
+            self.stand_in.stopped.wait(self.stand_in.pause)
 
     def log_message(self, *_: object) -> None:
         pass

@@ -232,9 +232,17 @@ class ChatClient:
 
         options: dict[str, Any] = {"max_retries": MAX_RETRIES, "timeout": TIMEOUT_SECONDS, "base_url": self.base_url}
         options["default_headers"] = {"Accept-Encoding": "identity"}
+
+        class Client(openai.DefaultAsyncHttpxClient):  # type: ignore[misc]
+            async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+                try:
+                    async with asyncio.timeout(TIMEOUT_SECONDS):  # the client's own limit begins anew at each byte
+                        return await super().send(request, **options)
+                except TimeoutError:
+                    raise httpx2.ReadTimeout(f"no whole answer within {TIMEOUT_SECONDS:g} s") from None
+
         # A redirect would send the prompts to a place that the user has not named.
-        hooks: dict[str, Any] = {"response": [_bound]}
-        options["http_client"] = openai.DefaultAsyncHttpxClient(follow_redirects=False, event_hooks=hooks)
+        options["http_client"] = Client(follow_redirects=False, event_hooks={"response": [_bound]})
         async with openai.AsyncOpenAI(api_key=self._key or KEYLESS, **options) as client:
             await asyncio.gather(*(work() for _ in range(min(self.max_concurrency, len(pending)))))
 

@@ -21,7 +21,7 @@ from convrec.generation.trie import CatalogTrie
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.code import make_key
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.served import ServedModel
+from convrec.service.served import Call, ServedModel
 from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Translator
 
 KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
@@ -108,8 +108,14 @@ class ServerDecoder:
 
     def _check(self) -> None:
         """Raise `Unavailable` if the server does not serve the model."""
+        call = Call(lambda: [model.id for model in self._blocking.models.list(timeout=_ANSWER_SECONDS)])
         with self._reported():
-            names = [model.id for model in self._blocking.models.list(timeout=_ANSWER_SECONDS)]
+            try:
+                names = call.result.result(_ANSWER_SECONDS)  # the client's own limit begins anew at each byte
+            except TimeoutError:
+                raise self._unavailable(f"no answer within {_ANSWER_SECONDS:g} s") from None
+            finally:
+                call.end()
             if self._name not in names:
                 raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
 
