@@ -2,6 +2,8 @@ import json
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 from scipy import sparse
 
 from convrec.classical import guidance
@@ -84,6 +86,61 @@ def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_pat
         made = Guidance.load(tmp_path, other), _guidance(other, weights)
         found, expected = (_by_item(own.log_weights(ASKED, **options)) for own in made)
         assert found == expected
+
+
+def _array(name, change):
+    def damage(folder):
+        path = folder / "evidence.safetensors"
+        with safe_open(path, "numpy") as file:
+            arrays, settings = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+        arrays[name] = change(arrays[name].astype(np.float32) if name.endswith(("data", "idf")) else arrays[name])
+        save_file(arrays, path, settings)
+
+    return damage
+
+
+def _settings(**values):
+    def damage(folder):
+        path = folder / "guidance.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return damage
+
+
+def _cut(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_cut("guidance.json"), r"\(Invalid JSON"),
+        (_settings(weights={"ease": "much"}), "weights.ease = 'much': Input should be a valid number"),
+        (_settings(weights={"ease": 1e300}), "weights.ease = 1e.300: Input should be less than or equal to 1000000"),
+        (_settings(weights={"ease": float("nan")}), "weights.ease = nan: Input should be a finite number"),
+        (_settings(weights=None), "weights = None"),
+        (_settings(embedder={}), "embedder.name = {}: Field required"),
+        (_cut("evidence.safetensors"), "deserializing header"),
+        (lambda folder: (folder / "evidence.safetensors").unlink(), "No such file"),
+        (_array("liked.columns", lambda old: old + 100), "must be < 5"),
+        (_array("likes.columns", lambda old: np.full_like(old, -1)), "must be >= 0"),
+        (_array("likes.data", lambda old: old * np.nan), "likes.data has nan"),
+        (_array("liked.data", lambda old: -old), "liked.data has -1.0"),
+        (_array("vectors.data", lambda old: old * 1e30), "vectors.data has "),
+        (_array("voters", lambda old: np.arange(10)), r"voters has the shape \(10,\), not \(3,\)"),
+        (_array("voted", lambda old: old[:-1]), r"voted has the shape \(2,\), not \(3,\)"),
+        (_array("people", lambda old: old * 0), r"people has the shape \(3,\), not \(1,\)"),
+        (_array("items", lambda old: old[:2]), r"items has the shape \(2,\), not "),
+        (_array("idf", lambda old: old[:2]), "idf length = 2"),
+        (_array("terms", lambda old: old[:2]), "vocabulary size = 2"),
+    ],
+)
+def test_a_damaged_folder_is_told_by_file_and_field(catalog, tmp_path, damage, words):
+    _guidance(catalog, {"ease": 1.0, "neighbours": 1.0}).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(InputError, match=f"(?s)damaged .*{words}.*; make it again") as error:
+        Guidance.load(tmp_path, catalog)
+    assert len(str(error.value)) < 600 and "\n" not in str(error.value)
 
 
 def test_a_file_does_not_decide_that_foreign_code_runs(catalog, tmp_path, monkeypatch):

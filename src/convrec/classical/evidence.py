@@ -8,12 +8,15 @@ retrieves collaboratively for an LLM.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
@@ -32,6 +35,7 @@ COLLABORATIVE = ("popularity", "neighbours", "item_knn", "ease")
 EVIDENCE = (*COLLABORATIVE, "content", "words", "wishes")
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REGULARIZATION = 300.0  # of EASE
+_LARGEST = 10**9  # of a number in a file
 
 
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
@@ -52,6 +56,30 @@ def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
     next_one = max(-kept - 1, -values.shape[1])
     values = np.maximum(values - np.partition(values, next_one, axis=1)[:, [next_one]], 0)
     return sparse.csr_array(values.astype(np.float32))
+
+
+@contextmanager
+def intact(path: Path) -> Iterator[None]:
+    """Raise `InputError`, which names the file and what is wrong in it, for what reading a damaged one raises."""
+    try:
+        yield
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            value = f"{'.'.join(map(str, first['loc']))} = {first['input']!r:.80}: " if first["loc"] else ""
+            reason = value + first["msg"]
+        remedy = "make it again (`dvc repro --force guidance`), or use another version"
+        raise InputError(f"{path}: damaged ({reason}); {remedy}") from None
+
+
+class Saved(BaseModel, strict=True, allow_inf_nan=False):
+    """Settings in a file, without silent conversions."""
+
+
+class _Settings(Saved):
+    number: int = Field(ge=1, le=_LARGEST)
+    kept: int = Field(ge=1, le=_LARGEST)
 
 
 @dataclass
@@ -110,31 +138,33 @@ class Evidence:
     ) -> "Evidence":
         """Return the evidence of a file; `embedder` makes the embedder that it was made with, unless that is TF-IDF.
 
-        Likes of items that this catalog lacks are dropped. Raises `InputError` without the embedder.
+        Likes of items that this catalog lacks are dropped. Raises `InputError` without the embedder, and for a file
+        that is damaged.
         """
-        from safetensors import safe_open  # noqa: PLC0415
-
-        arrays = load_file(path)
-        with safe_open(path, "numpy") as file:
-            settings = json.loads(file.metadata()["settings"])
-        liked, matrix = _matrix_of(arrays, "liked"), _matrix_of(arrays, "likes")
-        months = _months(arrays["liked_in"])
+        with intact(path):
+            arrays = load_file(path)
+            with safe_open(path, "numpy") as file:
+                settings = _Settings.model_validate_json((file.metadata() or {})["settings"])
+            _check_values(arrays)
+            liked, matrix = _matrix_of(arrays, "liked"), _matrix_of(arrays, "likes")
+            vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
+            _check_sizes(arrays, vectors, liked, matrix)
+            people = {person: place for place, person in enumerate(arrays["people"].tolist())}
+            months, voted = _months(arrays["liked_in"]), _months(arrays["voted"])
+            made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
+        if made is None and embedder is None:
+            raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
+        with intact(path):
+            made = made or embedder()  # type: ignore[misc]
+            if (size := made.embed_conversations(["?"]).shape[1]) != vectors.shape[0]:
+                raise ValueError(f"vectors of {vectors.shape[0]} numbers, not {size} as the embedder's")
         if not np.array_equal(arrays["items"], _keys(catalog)):
             places = {key: place for place, key in enumerate(_keys(catalog).tolist())}
             columns = np.array([places.get(key, -1) for key in arrays["items"].tolist()], dtype=np.int64)
             liked, _ = _moved(liked, np.empty(liked.nnz), columns, len(catalog))
             matrix, months = _moved(matrix, months, columns, len(catalog))
-        if "terms" in arrays:
-            made: Embedder = TfidfEmbedder.of_arrays(arrays)
-        elif embedder is not None:
-            made = embedder()
-        else:
-            raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
-        vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
-        voters = Neighbours(made, vectors, liked, arrays["voters"], _months(arrays["voted"]))
-        people = {person: place for place, person in enumerate(arrays["people"].tolist())}
-        likes = Likes(matrix, people, months)
-        return cls(catalog, voters, likes, settings["number"], settings["kept"], device)
+        voters = Neighbours(made, vectors, liked, arrays["voters"], voted)
+        return cls(catalog, voters, Likes(matrix, people, months), settings.number, settings.kept, device)
 
     def terms(
         self, prompts: Sequence[Row], *, without_own: bool, earlier: bool, kinds: Sequence[str] = EVIDENCE
@@ -263,6 +293,26 @@ def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
     matrix = sparse.csr_array((data.astype(np.float32), columns, starts), shape=tuple(shape.tolist()))
     matrix.check_format(full_check=True)  # a file may come from elsewhere
     return matrix
+
+
+def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
+    for name, values in arrays.items():
+        least = np.finfo(np.float32).tiny if name in ("liked.data", "likes.data") else -_LARGEST  # counts are positive
+        if values.dtype.kind == "f" or least > 0:
+            wrong = values[~((least <= values) & (values <= _LARGEST))]
+            if len(wrong):
+                raise ValueError(f"{name} has {wrong[0]}")
+
+
+def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any) -> None:
+    """Raise `ValueError` where one part is of other conversations, people, likes or items than another."""
+    people, (conversations, items) = len(set(arrays["people"].tolist())), liked.shape
+    sizes = {"items": items, "voters": conversations, "voted": conversations, "liked_in": matrix.nnz, "people": people}
+    shapes: dict[str, tuple[Any, Any]] = {name: (arrays[name].shape, (size,)) for name, size in sizes.items()}
+    shapes |= {"likes": (matrix.shape, (people, items)), "vectors": (vectors.shape[1:], (conversations,))}
+    for name, (found, expected) in shapes.items():
+        if found != expected:
+            raise ValueError(f"{name} has the shape {found}, not {expected}")
 
 
 def _keys(catalog: Catalog) -> np.ndarray:

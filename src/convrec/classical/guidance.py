@@ -5,19 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field
 from scipy.optimize import isotonic_regression
 
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, Evidence, largest
+from convrec.classical.evidence import EVIDENCE, Evidence, Saved, intact, largest
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
+_LARGEST = 1e6  # of a weight; those that are fitted are far below
 _SHOWINGS = 2.0  # of an item to a person, which count at most
 
 
@@ -66,6 +68,16 @@ def surplus(shown: Outcomes, num_items: int) -> np.ndarray:
     return total * base * variance / np.where(noise > 0, noise, 1)
 
 
+class _Embedder(Saved):
+    name: str
+    revision: str | None = None
+
+
+class _Settings(Saved):
+    weights: dict[str, Annotated[float, Field(ge=0, le=_LARGEST)]]
+    embedder: _Embedder
+
+
 @dataclass(frozen=True)
 class Guidance:
     """Evidence and the weight of each of its kinds: log w(item) = sum of weight times score, of the best items.
@@ -82,17 +94,18 @@ class Guidance:
     def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
         """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight.
 
-        A sentence-transformers model that runs code of its own is refused, whatever the file says.
+        A sentence-transformers model that runs code of its own is refused, whatever the file says. Raises `InputError`
+        for a damaged file.
         """
         if not (folder / _SETTINGS).is_file():
             return None
-        settings = json.loads((folder / _SETTINGS).read_text())
-        weights, made = settings["weights"], settings["embedder"]
-        if not any(weights.values()):
+        with intact(folder / _SETTINGS):
+            settings = _Settings.model_validate_json((folder / _SETTINGS).read_bytes())
+        if not any(settings.weights.values()):
             return None
-        embedder = {"name": made["name"], "revision": made.get("revision")}
+        embedder = settings.embedder.model_dump()
         make = partial(make_embedder, [], **embedder, device=device)
-        return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), weights, embedder)
+        return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), settings.weights, embedder)
 
     def __call__(self, prompts: Sequence[Row]) -> list[LogWeights]:
         """Return the log weights of prompts, as a `Guide`."""
