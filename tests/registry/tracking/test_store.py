@@ -107,7 +107,7 @@ def test_a_copied_or_moved_project_uses_its_own_folder(take, project, make_store
     first, second = project / "of Ann, 100%", project / "taken"
     first.mkdir()
     client, experiment = make_store(first), tracking.connect(first)
-    code = Path(first, "model.py")
+    code = first / "model.py"
     code.write_text("import mlflow\nmlflow.models.set_model(lambda model_input: ['from the model'])\n")
     with mlflow.start_run(experiment_id=experiment) as run:
         mlflow.log_text("of the first", "note.txt")
@@ -117,9 +117,8 @@ def test_a_copied_or_moved_project_uses_its_own_folder(take, project, make_store
     journal = Journal(first / FOLDER, About(run.info.run_id, "", tracking.shown_uri(first), 1))
     journal.append_file(b"buffered", "left.txt")
     journal.close()
-    before = _tree(first)
+    before, second_uri = _tree(first), (second / LOCAL_FOLDER / "artifacts").as_uri()
     _move(take, first, second)
-    second_uri = (second / LOCAL_FOLDER / "artifacts").as_uri()
     assert not caplog.messages
     for _ in range(2):  # the second start finds all done
         assert tracking.connect(second) == experiment
@@ -135,10 +134,8 @@ def test_a_copied_or_moved_project_uses_its_own_folder(take, project, make_store
     assert (_tree(first) if first.exists() else before) == before
     shutil.rmtree(first, ignore_errors=True)
     assert mlflow.pyfunc.load_model(f"models:/m/{version.version}").predict(["x"]) == ["from the model"]
-    assert {one.source for one in mlflow.MlflowClient().search_model_versions()} == {
-        made.model_uri,
-        f"{second_uri}/{run.info.run_id}/artifacts/m",
-    }
+    sources = {one.source for one in mlflow.MlflowClient().search_model_versions()}
+    assert sources == {made.model_uri, f"{second_uri}/{run.info.run_id}/artifacts/m"}
     assert {path.name for path in (second / LOCAL_FOLDER).rglob("*.txt")} >= {"note.txt", "more.txt", "left.txt"}
 
 
