@@ -7,6 +7,7 @@ The catalog is the embedded world's, with new titles added up to `--items`. For 
 - the microseconds per list of the reward as called in training, including metrics, and of a plain reward that works
   like the public code of Rank-GRPO (`plain_reward`): the minimum over `--calls` calls with 128 lists, 8
   per prompt. Each call has new lists, and the two rewards alternate;
+- the speed of our reward relative to that of clean lines;
 - the rows per second of `convrec score`, from reading the file to the intervals, without starting the interpreter and
   loading the catalog.
 
@@ -237,14 +238,17 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     catalog = make_catalog(options.items)
-    sys.stdout.write(f"{'mix':24}{'plain reward':>14}{'ours':>10}{'ratio':>8}{'convrec score':>18}\n")
+    sys.stdout.write(f"{'mix':24}{'plain reward':>14}{'ours':>10}{'ratio':>8}{'of clean':>10}{'convrec score':>18}\n")
+    clean = 0.0
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.jsonl"
         for mix in MIXES:
             plain, ours = rewards(mix, catalog, options.calls)
+            clean = clean or ours
             write_predictions(path, catalog, mix, options.rows)
             speed = options.rows / _timed(lambda: score_predictions(path, catalog, ScoringSettings()))
-            sys.stdout.write(f"{mix:24}{plain:11,.1f} us{ours:7,.1f} us{plain / ours:8.1f}{speed:11,.0f} rows/s\n")
+            ratios = f"{plain / ours:8.1f}{clean / ours:10.2f}"
+            sys.stdout.write(f"{mix:24}{plain:11,.1f} us{ours:7,.1f} us{ratios}{speed:11,.0f} rows/s\n")
         write_predictions(path, catalog, "clean", options.sample)
         slow = options.sample / _timed(lambda: plain_scores(path, catalog, options.sample))
     sys.stdout.write(f"scored by edit distance, {options.sample} clean rows: {slow:,.1f} rows/s\n")

@@ -137,6 +137,7 @@ def test_a_truth_that_is_given_by_its_id_is_hit_by_that_item_alone():
 
 CLEAN = [str(item) for item in GAMES.items]
 DIRTY = ["", " ", "1. chess", "- Dune (2022)", "**7 Wonders** (2010)", "Dune", "Reversi", "schach", "Up (1999)", "?"]
+DIRTY += ["Reversi: X/2 (2010)", "chess (1999)", "v. Up (1999)", "a  b (1999)", "Up, The (1999)", "Up (2101)"]
 LINES = st.lists(st.one_of(st.sampled_from(CLEAN), st.sampled_from(DIRTY), st.text(max_size=12)), max_size=8)
 TRUTHS = st.lists(st.tuples(st.sampled_from(["Chess", "Schach", "Dune", "Amelie", "Nothing"]),
                             st.sampled_from([None, 1984, 1986, 2001, 2020, 2021])), max_size=4)  # fmt: skip
@@ -151,7 +152,8 @@ def test_a_list_is_read_as_its_lines_are(lines):
     assert parse_list(text, GAMES) in (each, each[:-1])
     found = read_list(text, GAMES)
     assert found.items == [entry and entry.index for entry in each]
-    assert found.others == [entry for entry in each if entry and entry.index is None]
+    unknown = [entry for entry in each if entry and entry.index is None]
+    assert found.others == [(fold(entry.title), str(entry.year or "")) for entry in unknown]
     assert all(found.years.get(rank, entry.year) == entry.year for rank, entry in enumerate(each) if entry)
     assert found.exact == all(line in CLEAN for line in written)
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from convrec.data import parsing
 from convrec.data.catalog import Catalog, Item
 from convrec.data.matching import Truth, relevance
-from convrec.data.parsing import Entry, parse_line, parse_list
+from convrec.data.parsing import Entry, parse_line, parse_list, read_list
 from convrec.data.sources.synthetic import embedded_rows
 from convrec.data.titles import fold
 from tests.rows import list_quality
@@ -95,3 +96,10 @@ def test_letters_within_a_title_make_it_another_title(item, edits):
     for form in ("{} ({})", "7. **{}** ({}) - a classic"):
         entry = parse_line(form.format(title, item.year), EMBEDDED)
         assert entry is not None and (entry.index is None or entry.index in same)
+
+
+def test_a_plain_line_of_no_item_is_not_read_further(monkeypatch):
+    """Rollouts of a model that does not know the catalog consist of such lines."""
+    monkeypatch.setattr(parsing, "parse_line", None)
+    written = read_list("Zqx: Vorn (1999)\nHeat (1995)\nheat 2 (2001)", CATALOG)
+    assert written.others == [("zqx: vorn", "1999"), ("heat 2", "2001")]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -145,6 +145,11 @@ class Catalog:
     def indices_of_lines(self, lines: Iterable[str]) -> list[int | None]:
         """Return `index_of_line` of each."""
         return list(map(self._lines.get, lines))
+
+    @property
+    def folded_names(self) -> KeysView[str]:
+        """The folded titles and aliases of all items."""
+        return self._titles.keys()
 
     def index_of_id(self, item_id: str) -> int | None:
         """Return the index of the item of this id, else None."""

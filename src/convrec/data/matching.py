@@ -43,14 +43,15 @@ class Target(NamedTuple):
     """What the lists of one row are judged against, as the catalog has it.
 
     `truths`: position and year of the truths, by the folded title that the catalog has for them; one that is given by
-    its catalog index stands under that. `wanted`: the items that can be one of them. `seen`: indices of seen items.
+    its catalog index stands under that. `wanted`: the items that can be one of them. `seen`: indices of seen items,
+    `seen_titles`: folded.
     """
 
     num_truths: int
     truths: dict[str | int, list[tuple[int, int | None]]]
     wanted: set[int]
     seen: set[int]
-    seen_titles: Sequence[str]
+    seen_titles: frozenset[str]
 
 
 def make_target(
@@ -78,7 +79,7 @@ def make_target(
         truths.setdefault(own_title, []).append((position, year))
         wanted.update(catalog.indices_of_title(own_title))
     seen = catalog.indices_of_titles(seen_titles).union(seen_items)
-    return Target(len(distinct), truths, wanted, seen, seen_titles)
+    return Target(len(distinct), truths, wanted, seen, frozenset(map(fold, seen_titles)))
 
 
 def _nearest(year: int | None, truths: list[tuple[int, int | None]], tolerance: int) -> tuple[int, int | None] | None:

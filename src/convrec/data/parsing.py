@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
-from convrec.data.titles import WRITTEN_YEAR, WRITTEN_YEARS, YEARS, natural, normalise, normalise_text
+from convrec.data.titles import WRITTEN_YEAR, WRITTEN_YEARS, YEARS, fold, natural, normalise, normalise_text
 
 Reading = Literal["strict", "lenient"]
 
@@ -47,6 +47,10 @@ _PAIRS = {'"': '"', "'": "'", "“": "”", "‘": "’", "«": "»", "*": "*", 
 _SMALL = {
     "a", "an", "and", "as", "at", "but", "by", "for", "from", "in", "into", "is", "of", "on", "or", "the", "to", "with",
 }  # fmt: skip
+# A line that has nothing to take off but its year; most unknown ones are such, and need no further reading.
+_PLAIN = re.compile(
+    r"(?![ivx]{1,5}\.)[a-z][a-z0-9 '.:!?/-]*+(?<= )\((?:1\d|20)\d\d\)", re.ASCII | re.IGNORECASE
+).fullmatch
 MAX_TITLE = 200  # characters; a longer title is prose
 MAX_LINE = 5_000  # characters; a longer line is not read
 
@@ -320,12 +324,13 @@ class WrittenList(NamedTuple):
     """A list as it was read strictly; `exact` tells whether each line is a catalog line to the letter.
 
     `items`: the catalog index of each line's item, None where it names none; `years`: by rank, the written years of
-    items whose lines are not to the letter; `others`: what the other lines name, blank ones aside.
+    items whose lines are not to the letter; `others`: the folded title and the written year ("" without) of what the
+    other lines name, blank ones aside.
     """
 
     items: list[int | None]
     years: dict[int, int | None]
-    others: list[Entry]
+    others: list[tuple[str, str]]
     exact: bool
 
 
@@ -334,12 +339,19 @@ def read_list(text: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE) -> W
     lines = text.removesuffix("\n").split("\n")
     items = catalog.indices_of_lines(lines)
     years: dict[int, int | None] = {}
-    others: list[Entry] = []
-    exact = None not in items
+    others: list[tuple[str, str]] = []
+    exact, names = None not in items, catalog.folded_names
     for rank, line in enumerate(lines):
-        if items[rank] is None and (entry := parse_line(line, catalog, tolerance)):
+        if items[rank] is not None:
+            continue
+        if _PLAIN(line) and "  " not in line and len(line) <= MAX_LINE:
+            folded = line.lower()
+            if folded not in names and (title := folded[:-7]) not in names:
+                others.append((title, folded[-5:-1]))
+                continue
+        if entry := parse_line(line, catalog, tolerance):
             if entry.index is None:
-                others.append(entry)
+                others.append((fold(entry.title), "" if entry.year is None else str(entry.year)))
             else:
                 items[rank], years[rank] = entry.index, entry.year
     return WrittenList(items, years, others, exact)

@@ -61,6 +61,8 @@ def normalise_text(text: str) -> str:
     HTML entities are the characters that they stand for, also where they were escaped twice; lines end at `\\n`; other
     white space than tabs is a space; nothing is invisible (`INVISIBLE`); Unicode is composed (NFC).
     """
+    if text.isascii() and text.isprintable() and "&" not in text:
+        return text
     text = _LINE_END.sub("\n", _ENTITY.sub(_character, text))
     return normalise_unicode("NFC", _INVISIBLE.sub("", _SPACE.sub(" ", text)))
 
@@ -112,7 +114,7 @@ def natural(title: str, behind: re.Pattern[str] = _ARTICLE_BEHIND) -> str:
 
     `Postman, The (Postino, Il)` is `The Postman (Postino, Il)`, and `Avventura, L'` is `L'Avventura`.
     """
-    while match := behind.match(title):
+    while match := ", " in title and behind.match(title):
         name, article = match.groups()
         title = article + ("" if article[-1] in "'’" else " ") + name + title[match.end() :]
     return title

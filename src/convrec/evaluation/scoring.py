@@ -10,7 +10,6 @@ from convrec.data.catalog import YEAR_TOLERANCE, Catalog
 from convrec.data.conversations import Row, person_of, truths
 from convrec.data.matching import Protocol, Target, judge, make_target
 from convrec.data.parsing import WrittenList, read_list
-from convrec.data.titles import fold
 from convrec.evaluation.comparison import KEYS, mean_interval
 from convrec.evaluation.metrics import rank_scores
 
@@ -52,10 +51,8 @@ def quality(written: WrittenList, target: Target, catalog: Catalog, num_ranks: i
     num_distinct = len(set(items)) - (num_blank > 0)
     num_seen = 0 if target.seen.isdisjoint(items) else sum(map(target.seen.__contains__, items))
     if others:
-        named = [(fold(entry.title), entry.year) for entry in others]
-        seen_titles = {fold(title) for title in target.seen_titles}
-        num_distinct += len(set(named))
-        num_seen += sum(title in seen_titles for title, _ in named)
+        num_distinct += len(set(others))
+        num_seen += sum(map(target.seen_titles.__contains__, [title for title, _ in others]))
     return Quality(
         num_items / max(1, size),
         float(exact and size == num_ranks),
