@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from torch import nn
 
 from convrec.classical import sasrec
 from convrec.classical.sasrec import SasRec, _merged, _Network, histories, history
@@ -83,9 +84,11 @@ CIRCLE = [[(start + sign * n) % SIZE for n in range(6)] for start in range(SIZE)
 ASKED, NEXT = [[1, 2, 3], [3, 2, 1], [5, 4], [4, 5]], [4, 0, 3, 6]
 
 
-def test_the_order_of_a_history_decides_what_comes_next(monkeypatch):
+@pytest.mark.parametrize("most_scored", [4000, 8])
+def test_the_order_of_a_history_decides_what_comes_next(monkeypatch, most_scored):
     """On a circle of items each has the same neighbours and likes; only the order tells the direction."""
-    for name, value in {"_MOST_STEPS": 240, "_CHECK": 40, "_LEARNING_RATE": 5e-3}.items():
+    settings = {"_MOST_STEPS": 240, "_CHECK": 40, "_LEARNING_RATE": 5e-3, "_MOST_SCORED": most_scored, "_DRAWN": 60}
+    for name, value in settings.items():
         monkeypatch.setattr(sasrec, name, value)
     assert _fit(CIRCLE, ASKED, NEXT, SIZE).scores(ASKED).argmax(axis=1).tolist() == NEXT
 
@@ -106,6 +109,15 @@ def test_the_seed_decides_the_model_and_the_best_validation_the_weights(monkeypa
     scores = model.scores(ASKED)
     np.testing.assert_array_equal(_fit(CIRCLE, ASKED, NEXT, SIZE, dropout=0.0).scores(ASKED), scores)
     assert not np.array_equal(_fit(CIRCLE, ASKED, NEXT, SIZE, dropout=0.0, seed=6).scores(ASKED), scores)
+
+
+def test_the_estimated_loss_is_that_of_the_softmax(monkeypatch):
+    torch.manual_seed(3)
+    network, hidden, targets = _Network(50, 5, 8, 0.0), torch.randn(20, 8), torch.arange(20)
+    exact = nn.functional.cross_entropy(network.scores(hidden), targets)
+    assert network.loss(hidden, targets) == exact
+    monkeypatch.setattr(sasrec, "_MOST_SCORED", 49)
+    assert network.loss(hidden, targets).item() == pytest.approx(exact.item(), abs=0.05)
 
 
 def test_what_nobody_liked_comes_last_and_a_prompt_without_items_has_equal_scores(monkeypatch):

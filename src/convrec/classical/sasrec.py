@@ -9,6 +9,7 @@ a sequence, and sequences are cut at random places to the length of the prompts'
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
+from math import log
 
 import numpy as np
 import torch
@@ -20,7 +21,9 @@ from convrec.classical.scores import row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, named_titles, person_key, truths
 
-_MOST_ITEMS = 10_000  # the most liked ones; the softmax is over all of them
+_MOST_ITEMS = 10_000  # the most liked ones
+_MOST_SCORED = 4_000  # the softmax is over all items up to so many, of more it is estimated from `_DRAWN`
+_DRAWN = 1_000
 _LONGEST = 50  # items of a history, the last ones
 _BLOCKS, _HEADS = 2, 1
 _BATCH = 128
@@ -82,6 +85,20 @@ class _Network(nn.Module):
     def scores(self, hidden: torch.Tensor) -> torch.Tensor:
         """Shape: hidden (..., factors), result (..., items)."""
         return hidden @ self.items.weight[:-1].T
+
+    def loss(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the mean cross-entropy of the targets. Shape: hidden (n, factors), targets (n,).
+
+        Where the items are many, the sum of the softmax is that of items drawn uniformly, times their share's inverse.
+        """
+        number = len(self.items.weight) - 1
+        if number <= _MOST_SCORED:
+            return nn.functional.cross_entropy(self.scores(hidden), targets)
+        drawn = torch.randint(number, (_DRAWN,))
+        others = hidden @ self.items.weight[drawn].T + log(number / _DRAWN)
+        others = others.masked_fill(targets[:, None] == drawn, -torch.inf)
+        own = (hidden * self.items.weight[targets]).sum(dim=1)
+        return (torch.cat((own[:, None], others), dim=1).logsumexp(dim=1) - own).mean()
 
 
 class SasRec:
@@ -150,14 +167,14 @@ class SasRec:
                 padded = self._padded(batch)
                 targets = padded[:, 1:]
                 real = targets < len(self._items)
-                scores = network.scores(network(padded[:, :-1])[real])
+                loss = network.loss(network(padded[:, :-1])[real], targets[real])
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(scores, targets[real]).backward()
+                loss.backward()
                 optimizer.step()
-            loss = self._loss(asked, positives)
+            held_out = self._loss(asked, positives)
             waited += 1
-            if loss < least:
-                least, waited = loss, 0
+            if held_out < least:
+                least, waited = held_out, 0
                 best = {name: weight.clone() for name, weight in network.state_dict().items()}
             if waited == _PATIENCE:
                 break
