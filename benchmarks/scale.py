@@ -5,24 +5,33 @@ on samples of growing sizes, then the baselines and the scoring of `evaluate` do
 and memory by a + b n, with coefficients of at least 0 fitted to the sizes.
 
     python -m benchmarks.scale [--turns 30000,60000,120000,240000] [--films 7404]
+
+With `--interactions` it measures one large catalog instead: `data` (source `interactions`), the evidence, and each
+baseline, of a log in which people have few of many items in common.
+
+    python -m benchmarks.scale --interactions 300000 [--items 100000]
 """
 
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import nnls
 
+from convrec.classical.evidence import Evidence
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_prompts, read_rows
+from convrec.data.conversations import distinct_prompts, read_prompts, read_rows
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
@@ -40,6 +49,10 @@ SETTINGS = (
     "demonstrations.train_share=0.25",
     "demonstrations.teacher.kind=similarity",
 )
+LOG_SETTINGS = ("data.path=log", "data.interactions.prompts_per_user=3")  # few enough that no user is left out
+LIKES, TASTES, OWN_TASTE = 12, 100, 0.8  # mean likes of a user; groups of items; share of them from a user's own group
+WORDS = ("night", "river", "house", "stranger", "winter", "garden", "letter", "empire", "shadow", "harbour")
+GENRES = ("Action", "Comedy", "Drama", "Horror", "Romance", "Western")
 
 
 class Measured(NamedTuple):
@@ -53,7 +66,7 @@ class Measured(NamedTuple):
 def run_timed(project: Path, *command: str) -> tuple[float, float]:
     """Run a command in the project on one thread; return its CPU seconds and its peak memory in GiB."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    pipes = {"stdout": None if "--score" in command else subprocess.DEVNULL, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=project, env=environment, **pipes)
     assert process.stderr
     log = process.stderr.read().decode()
@@ -64,16 +77,75 @@ def run_timed(project: Path, *command: str) -> tuple[float, float]:
 
 
 def score_baselines() -> None:
-    """Compute and score the baselines' lists in the current folder, as the stage `evaluate` does."""
+    """Fit the evidence, and compute and score the baselines' lists in the current folder, as the stages do."""
     params, paths = load_params(), Paths()
     catalog, common = Catalog.read(paths.catalog), params.common
     train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
     rows, prompts = read_prompts(paths.split("test"), None)
     options = Options.of(**params.baseline_options())
-    for _, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options):
+    report("read", time.process_time())
+    before = time.process_time()
+    evidence = Evidence.fit(train, catalog, options.embedder, **params.evidence_options())
+    evidence.terms(distinct_prompts(validation, params.guidance.fit_prompts), without_own=False, earlier=False)
+    del evidence
+    report("evidence", time.process_time() - before)
+    before = time.process_time()
+    for name, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options):
         if isinstance(answers, Answers):
             texts = {row["prompt_id"]: text for row, text in zip(prompts, answers.lists, strict=True)}
             score_lists(texts, rows, catalog, common.list_length, common.cutoffs)
+        report(name, time.process_time() - before)
+        before = time.process_time()
+
+
+def report(part: str, seconds: float) -> None:
+    """Write what a part of this process took, and the peak of the process so far."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+    sys.stdout.write(f"  {part:12} {seconds:6.0f} s, {memory:.2f} GiB\n")
+    sys.stdout.flush()
+
+
+def write_log(folder: Path, num_interactions: int, num_items: int) -> None:
+    """Write ratings.csv and movies.csv: items by Zipf's law in groups, of which each user mostly likes one."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(num_interactions), rng.geometric(1 / LIKES, num_interactions))[:num_interactions]
+    tastes, size = rng.integers(TASTES, size=num_interactions)[users], num_items // TASTES
+    group = np.where(rng.random(num_interactions) < OWN_TASTE, tastes, rng.integers(TASTES, size=num_interactions))
+    shares = 1 / np.arange(1, size + 1)
+    items = group * size + rng.choice(size, num_interactions, p=shares / shares.sum())
+    folder.mkdir()
+    ratings, times = (
+        rng.choice((5, 1), num_interactions, p=(0.9, 0.1)),
+        rng.integers(10**9, 2 * 10**9, num_interactions),
+    )
+    log = {"userId": users, "movieId": items, "rating": ratings, "timestamp": times}
+    pd.DataFrame(log).to_csv(folder / "ratings.csv", index=False)
+    names = rng.choice(WORDS, (num_items, 2))
+    titles = [f"{first} {second} {place} ({1930 + place % 90})".title() for place, (first, second) in enumerate(names)]
+    catalog = {"movieId": range(num_items), "title": titles, "genres": rng.choice(GENRES, num_items)}
+    pd.DataFrame(catalog).to_csv(folder / "movies.csv", index=False)
+
+
+def measure_log(num_interactions: int, num_items: int) -> None:
+    """Print what `data`, the evidence and the baselines take for a log."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        make_project(project)
+        write_log(project / "log", num_interactions, num_items)
+        settings = (f"--set={setting}" for setting in LOG_SETTINGS)
+        run_timed(project, "convrec.cli", "profile", "movielens-100k", *settings)
+        parts = [run_timed(project, "convrec.cli", "run", "data"), run_timed(project, "benchmarks.scale", "--score")]
+        counts = json.loads((project / "results" / "data.json").read_text())
+    for name, (seconds, memory) in zip(("data", "evidence and baselines"), parts, strict=True):
+        sys.stdout.write(f"{name}: {seconds:.0f} s, {memory:.2f} GiB\n")
+    rows, seconds = counts["train"]["rows"], sum(seconds for seconds, _ in parts)
+    sys.stdout.write(f"{counts['catalog']:,} items, {rows:,} training rows: {seconds:.0f} s\n")
+
+
+def make_project(project: Path) -> None:
+    """Copy what a project needs to begin."""
+    for name in ("profiles", "prompts"):
+        shutil.copytree(ROOT / name, project / name)
 
 
 def measure(num_turns: int, num_films: int) -> dict[str, Measured]:
@@ -81,8 +153,7 @@ def measure(num_turns: int, num_films: int) -> dict[str, Measured]:
     found: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
-        for name in ("profiles", "prompts"):
-            shutil.copytree(ROOT / name, project / name)
+        make_project(project)
         write_sample(project / "dump", num_turns, num_films, seed=num_turns)
         run_timed(project, "convrec.cli", "profile", "embedded", *(f"--set={setting}" for setting in SETTINGS))
         parts = {
@@ -110,11 +181,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", default="30000,60000,120000,240000", help="turns of the samples")
     parser.add_argument("--films", type=int, default=7404)
+    parser.add_argument("--interactions", type=int, default=0, help="of the log of a large catalog")
+    parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--score", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.score:
-        score_baselines()
-        return
+        return score_baselines()
+    if options.interactions:
+        return measure_log(options.interactions, options.items)
     samples = [measure(int(turns), options.films) for turns in options.turns.split(",")]
     for part in samples[0]:
         found = [sample[part] for sample in samples]
