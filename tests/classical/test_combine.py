@@ -56,12 +56,14 @@ def test_the_weights_are_those_of_the_choices_and_a_wrong_term_has_none(choices)
     assert weights.ndcg > weights.ndcg_before
 
 
-def test_scores_that_do_not_fit_in_memory_are_computed_anew(choices, monkeypatch):
+def test_scores_that_do_not_fit_in_memory_are_computed_anew_or_kept_as_entries(choices, monkeypatch):
     _, terms, positives = choices
     arguments = (terms, {"a": 1.0}, positives, [[]] * ROWS, np.arange(ROWS), 3)
     kept = fit_weights(*arguments)
     monkeypatch.setattr(combine, "_KEPT", 0)
     assert fit_weights(*arguments) == kept
+    monkeypatch.setattr(combine, "_FEW", 2)
+    assert fit_weights(*arguments).values == pytest.approx(kept.values, abs=1e-3)
 
 
 def test_the_ndcg_of_the_fit_is_that_of_the_lists(choices):

@@ -28,7 +28,8 @@ _BEST = 100  # items of each term that lists are made of while the weights climb
 _STEPS = (0.0, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0)
 _FIRST = 0.1  # what a weight of 0 is multiplied from
 _LEAST_GAIN = 1e-4  # of NDCG in a round over all weights
-_KEPT = 2**30  # bytes of scores that stay in memory during a fit; more are computed anew in each step
+_KEPT = 2**30  # bytes of scores that stay in memory during a fit; of more, only entries of blocks that have few do
+_FEW = 1 / 16  # of the cells of a block
 
 
 class Weights(NamedTuple):
@@ -39,18 +40,28 @@ class Weights(NamedTuple):
     ndcg_before: float | None
 
 
-class _Kept(Blocks):
-    """Other scores, each block computed once, for a caller that changes none."""
+_Entries = tuple[torch.Tensor, torch.Tensor]  # places in the flattened block of the scores that are not 0; the scores
 
-    def __init__(self, scores: Blocks):
-        self.shape, self._scores = scores.shape, scores
-        self._blocks: dict[bytes, torch.Tensor] = {}
 
-    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
-        key = np.asarray(rows).tobytes()
-        if key not in self._blocks:
-            self._blocks[key] = self._scores.block(rows)
-        return self._blocks[key]
+class _Kept:
+    """The blocks of scores for a caller that changes none, each computed once, if it is kept: as entries, or whole."""
+
+    def __init__(self, scores: Blocks, whole: bool):
+        self._scores, self._whole = scores, whole
+        self._blocks: dict[bytes, torch.Tensor | _Entries | None] = {}
+
+    def block(self, rows: np.ndarray) -> torch.Tensor | _Entries:
+        """Return the scores of some conversations. Shape: (rows, C), float32."""
+        key = rows.tobytes()
+        if (kept := self._blocks.get(key)) is not None:
+            return kept
+        block = self._scores.block(rows)
+        if self._whole:
+            self._blocks[key] = block
+        elif key not in self._blocks:
+            places = block.view(-1).nonzero().ravel()
+            self._blocks[key] = (places, block.view(-1)[places]) if len(places) < _FEW * block.numel() else None
+        return block
 
 
 def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalog) -> sparse.csr_array:
@@ -98,7 +109,7 @@ def multinomial_residual(scores: torch.Tensor, positives: sparse.csr_array) -> t
 
 def loss_and_gradient(
     weights: np.ndarray,
-    terms: Sequence[Blocks],
+    terms: Sequence[Blocks | _Kept],
     positives: sparse.csr_array,
     excluded: Sequence[Sequence[int]],
     rows: np.ndarray,
@@ -110,17 +121,22 @@ def loss_and_gradient(
     Shape: weights (terms,); terms, positives (B, C); rows: indices of conversations.
     """
     total, gradient = 0.0, np.zeros(len(terms))
-    for part in row_blocks(len(rows), terms[0].shape[1]):
+    for part in row_blocks(len(rows), positives.shape[1]):
         block = rows[part]
         values = [term.block(block) for term in terms]
-        scores = torch.zeros_like(values[0])
+        scores = torch.zeros((len(block), positives.shape[1]), device=values[0][0].device)
         for weight, term in zip(weights.tolist(), values, strict=True):
-            scores.add_(term, alpha=weight)
+            if isinstance(term, tuple):
+                scores.view(-1).index_add_(0, *term, alpha=weight)
+            else:
+                scores.add_(term, alpha=weight)
         places = np.repeat(np.arange(len(block)), [len(excluded[row]) for row in block])
         scores[places, [item for row in block for item in excluded[row]]] = -torch.inf
         loss, residual = multinomial_residual(scores, positives[block])
         total += loss.item()
-        gradient += [torch.sum(residual * term).item() for term in values]
+        flat = residual.view(-1)
+        sums = (flat[term[0]] @ term[1] if isinstance(term, tuple) else torch.sum(residual * term) for term in values)
+        gradient += [each.item() for each in sums]
     return total / len(rows), gradient / len(rows)
 
 
@@ -197,12 +213,11 @@ def _most_likely(
     rows: np.ndarray,
 ) -> np.ndarray:
     """Return the weights, none negative, of the highest likelihood: a convex problem, solved by L-BFGS-B."""
-
-    if 4 * len(rows) * positives.shape[1] * len(terms) <= _KEPT:
-        terms = [_Kept(term) for term in terms]
+    whole = 4 * len(rows) * positives.shape[1] * len(terms) <= _KEPT
+    kept = [_Kept(term, whole) for term in terms]
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, gradient = loss_and_gradient(weights, terms, positives, excluded, rows)
+        loss, gradient = loss_and_gradient(weights, kept, positives, excluded, rows)
         return loss + _PENALTY * float(weights @ weights), gradient + 2 * _PENALTY * weights
 
     return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * len(terms)).x
