@@ -5,10 +5,10 @@ Item-kNN can leave a person's own likes out exactly, so that training prompts ar
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
+from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
 from convrec.data.catalog import Catalog
@@ -113,14 +113,14 @@ class ItemKnn:
 
     def __init__(self, likes: sparse.csr_array, inverse_frequency: float = 0.0):
         self._exponent = -inverse_frequency
-        weighted = self._weighted(likes) if inverse_frequency else likes
+        weighted = sparse.diags_array(self._weights(likes)) @ likes
         self._counts = np.asarray(weighted.sum(axis=0), dtype=np.float32).ravel()
         self._together = (likes.T @ weighted).tocsr()
+        self._together.sort_indices()
 
-    def _weighted(self, likes: Any) -> Any:
-        """Return people's likes times their weights. Shape: both (people, C), sparse or dense."""
-        weights = np.maximum(np.asarray(likes.sum(axis=1), dtype=np.float32), 1) ** np.float32(self._exponent)
-        return sparse.diags_array(weights) @ likes
+    def _weights(self, likes: sparse.csr_array) -> np.ndarray:
+        """Return people's weights. Shape: likes (people, C), result (people,), float32."""
+        return np.maximum(np.asarray(likes.sum(axis=1), dtype=np.float32), 1) ** np.float32(self._exponent)
 
     def scores(
         self,
@@ -138,42 +138,50 @@ class ItemKnn:
         """
         weights = named.weighted(dislike_weight)
         num_prompts, num_items = weights.shape
+        owners = None
         if without is None:  # one row an item that any prompt names
-            items = np.unique(weights.indices)
-            chosen = weights[:, items].tocsr()
-            owners = None
+            items, places = np.unique(weights.indices, return_inverse=True)
         else:  # one row an item of a prompt
-            items, values = weights.indices, weights.data
-            starts = np.arange(len(items) + 1)
+            items, places = weights.indices, np.arange(weights.nnz)
             owners = np.repeat(np.arange(num_prompts), np.diff(weights.indptr))
-            chosen = sparse.csr_array((values, (owners, starts[:-1])), shape=(num_prompts, len(items)))
+        chosen = sparse.csr_array((weights.data, places, weights.indptr), shape=(num_prompts, len(items)))
         scores = np.zeros((num_prompts, num_items), dtype=np.float32)
-        size = max(1, _CELLS // num_items)
-        for start in range(0, len(items), size):
-            part = slice(start, start + size)
-            own = None if owners is None or without is None else without[owners[part]].toarray()
-            similar = self._similarities(items[part], shrinkage, nearest, own)
-            columns = chosen[:, part]
-            touched = np.unique(columns.nonzero()[0])
-            scores[touched] += columns[touched] @ similar
+        ends = np.cumsum(np.diff(self._together.indptr)[items]) // _CELLS
+        for part in np.split(np.arange(len(items)), np.flatnonzero(np.diff(ends)) + 1):
+            own = None if owners is None or without is None else without[owners[part]]
+            columns = chosen[:, part].tocsr()
+            touched = np.flatnonzero(np.diff(columns.indptr))
+            scores[touched] += (columns[touched] @ self._similarities(items[part], shrinkage, nearest, own)).toarray()
         return scores
 
     def _similarities(
-        self, items: np.ndarray, shrinkage: float, nearest: int | None, own: np.ndarray | None
-    ) -> np.ndarray:
+        self, items: np.ndarray, shrinkage: float, nearest: int | None, own: sparse.csr_array | None
+    ) -> sparse.csr_array:
         """Return the similarities of some items to all, those of `own` left out of the counts. Shape: (items, C)."""
-        places = np.arange(len(items))
-        together, counts, others = self._together[items].toarray(), self._counts[items], self._counts
-        if own is not None:
-            weighted = self._weighted(own) if self._exponent else own
-            together -= own[places, items][:, None] * weighted
-            counts, others = counts - weighted[places, items], others - weighted
-        norms = np.sqrt(counts[:, None] * others) + np.float32(shrinkage)
-        similar = np.divide(together, norms, out=np.zeros_like(together), where=norms > 0)
-        similar[places, items] = 0
-        if nearest is not None and nearest < similar.shape[1]:
-            limits = np.partition(similar, -nearest, axis=1)[:, -nearest]
-            similar[similar < limits[:, None]] = 0
+        similar, num_items = self._together[items], len(self._counts)
+        sizes = np.diff(similar.indptr)
+        rows, columns, values = np.repeat(np.arange(len(items)), sizes), similar.indices, similar.data
+        counts, others = self._counts[items], self._counts[columns]
+        if own is not None:  # what a person likes changes where a row has it
+            owners = np.repeat(np.arange(len(items)), np.diff(own.indptr))
+            cells, own_cells = rows * num_items + columns, owners * num_items + own.indices
+            at = np.searchsorted(cells, own_cells)
+            is_there = np.append(cells, -1)[at] == own_cells
+            at, owners, weights = at[is_there], owners[is_there], self._weights(own)
+            is_own = np.isin(np.arange(len(items)) * num_items + items, own_cells)
+            values[at] -= (is_own * weights)[owners]
+            others[at] -= weights[owners]
+            counts -= is_own * weights
+        norms = np.sqrt(counts[rows] * others) + np.float32(shrinkage)
+        values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0)
+        values[columns == items[rows]] = 0
+        if nearest is not None and nearest < num_items:
+            limits = np.zeros(len(items), dtype=np.float32)
+            for row in np.flatnonzero(sizes > nearest):
+                limits[row] = np.partition(values[similar.indptr[row] : similar.indptr[row + 1]], -nearest)[-nearest]
+            values[values < limits[rows]] = 0
+        similar.data = values
+        similar.eliminate_zeros()
         return similar
 
 
@@ -181,7 +189,8 @@ class Ease:
     """EASE: the linear model of each item by the others in closed form (Steck, "Embarrassingly shallow", WWW 2019).
 
     P = (LᵀL + λI)⁻¹ for likes L, and B = I - P diag(1 / diag P). Only the `most_items` most liked items are in it: the
-    inverse takes memory and time of their square and cube. The scores of others are 0.
+    inverse takes memory and time of their square and cube. The scores of others are 0. Cholesky's inverse, in place, is
+    faster for each λ than an eigendecomposition of LᵀL, which serves all, and the product that makes P of it.
     """
 
     def __init__(self, likes: sparse.csr_array, regularization: float, most_items: int = 10_000):
@@ -190,9 +199,10 @@ class Ease:
         self._items = np.sort(order[counts[order] > 0])
         self._num_items = likes.shape[1]
         active = likes[:, self._items]
-        gram = (active.T @ active).toarray().astype(np.float64)
+        gram = (active.T @ active).astype(np.float64).toarray()
         gram[np.diag_indices_from(gram)] += regularization
-        self._inverse = np.linalg.inv(gram)
+        # It is symmetric, and in the order of rows a sparse matrix multiplies it without a copy.
+        self._inverse = linalg.inv(gram, overwrite_a=True, check_finite=False, assume_a="pos").T
 
     def scores(self, named: Named, dislike_weight: float = 0.0, without: sparse.csr_array | None = None) -> np.ndarray:
         """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32.
