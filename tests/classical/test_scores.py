@@ -1,10 +1,20 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.classical.scores import BLOCK, Mixture, Scores, WeightedSum, row_blocks, sparse_scores, top_items
+from convrec.classical.scores import (
+    BLOCK,
+    Mixture,
+    Scores,
+    WeightedSum,
+    best_columns,
+    row_blocks,
+    sparse_scores,
+    top_items,
+)
 
 
 def _both(rows, items, seed=0):
@@ -57,15 +67,21 @@ def test_a_weighted_sum_is_that_of_the_matrices():
             np.testing.assert_allclose(total.block([3, 1]).numpy(), expected[[3, 1]], rtol=1e-5, atol=1e-5)
 
 
-@given(st.integers(1, 12), st.integers(0, 1_000), st.booleans())
-@settings(max_examples=50)
-def test_the_top_is_that_of_a_stable_sort_without_what_is_excluded(size, seed, adjusted):
+@given(st.integers(1, 12), st.integers(0, 1_000), st.booleans(), st.sampled_from([10, 61]))
+@settings(max_examples=100)
+def test_the_top_is_that_of_a_stable_sort_without_what_is_excluded(size, seed, adjusted, number):
     rng = np.random.default_rng(seed)
-    values = rng.integers(0, 4, (6, 10)).astype(np.float32)  # many ties
-    scores = Scores(np.zeros((6, 1), np.float32), np.zeros((10, 1), np.float32), sparse.csr_array(values))
-    excluded = [rng.choice(10, rng.integers(0, 10), replace=False).tolist() for _ in range(6)]
-    weight, bias = rng.integers(1, 3, 10).astype(np.float32), rng.integers(-1, 2, 10).astype(np.float32)
-    top, best = top_items(scores, size, excluded, *((weight, bias) if adjusted else ()))
+    values = rng.integers(0, rng.choice([4, 40]), (6, number)).astype(np.float32)  # many ties
+    scores = Scores(np.zeros((6, 1), np.float32), np.zeros((number, 1), np.float32), sparse.csr_array(values))
+    excluded = [rng.choice(number, rng.integers(0, number), replace=False).tolist() for _ in range(6)]
+    weight, bias = rng.integers(1, 3, number).astype(np.float32), rng.integers(-1, 2, number).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convrec.classical.scores._GROUP", 2)  # so that 61 items are many
+        patch.setattr("convrec.classical.scores._FIRST", 5)
+        top, best = top_items(scores, size, excluded, *((weight, bias) if adjusted else ()))
+        order = rng.permutation(number)
+        ordered = best_columns(torch.from_numpy(values), min(size, number), torch.from_numpy(order)).tolist()
+    assert ordered == [order[np.argsort(-own[order], kind="stable")][:size].tolist() for own in values]
     whole = values * weight + bias if adjusted else values
     for row in range(6):
         allowed = [i for i in np.argsort(-whole[row], kind="stable").tolist() if i not in excluded[row]][:size]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
@@ -23,7 +24,7 @@ from scipy import sparse
 from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.neighbours import Neighbours, product
-from convrec.classical.scores import BLOCK, Scores, row_blocks, sparse_scores
+from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
@@ -45,17 +46,24 @@ def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
     other items had the share of that next one. Shape: (rows, C).
     """
     values = np.maximum(values, 0)
-    return largest(np.log1p(_SCALE * values / np.maximum(values.sum(axis=1, keepdims=True), 1e-9)), kept)
+    totals = np.maximum(values.sum(axis=1, keepdims=True), 1e-9)
+    return above_next(values, kept, lambda best: np.log1p(_SCALE * best / totals))
 
 
-def largest(values: np.ndarray, kept: int) -> sparse.csr_array:
-    """Return each row's `kept` largest values, less the next one, at least 0. Shape: (rows, C).
+def above_next(
+    values: np.ndarray, kept: int, of: Callable[[np.ndarray], np.ndarray] = lambda best: best
+) -> sparse.csr_array:
+    """Return `of` each row's `kept` largest values, less that of the next one, at least 0. Shape: (rows, C).
 
-    Where there is no next one, they are less the smallest.
+    Where there is no next one, they are less the smallest. `of` never falls from a value to a larger one.
     """
-    next_one = max(-kept - 1, -values.shape[1])
-    values = np.maximum(values - np.partition(values, next_one, axis=1)[:, [next_one]], 0)
-    return sparse.csr_array(values.astype(np.float32))
+    best, columns = (part.numpy() for part in largest(torch.from_numpy(values), min(kept + 1, values.shape[1])))
+    best = of(best)
+    gains = (best - best[:, -1:]).astype(np.float32)
+    gains, columns = (np.take_along_axis(part, columns.argsort(axis=1), axis=1) for part in (gains, columns))
+    is_above = gains > 0
+    starts = np.append(0, np.cumsum(is_above.sum(axis=1))).astype(np.int32)
+    return sparse.csr_array((gains[is_above], columns[is_above].astype(np.int32), starts), shape=values.shape)
 
 
 @contextmanager

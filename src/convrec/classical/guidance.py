@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy.optimize import isotonic_regression
 
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, Evidence, Saved, intact, largest
+from convrec.classical.evidence import EVIDENCE, Evidence, Saved, above_next, intact
 from convrec.classical.scores import WeightedSum
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
@@ -162,7 +162,7 @@ def as_log_weights(scores: WeightedSum, kept: int, bonus: np.ndarray | None = No
     found: list[LogWeights] = []
     for _, block in scores.blocks():
         values = block.cpu().numpy().astype(np.float64)
-        rows = largest(values if bonus is None else values + bonus, kept)
+        rows = above_next(values if bonus is None else values + bonus, kept)
         for start, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
             logs = rows.data[start:end]
             if (best := logs.max(initial=0)) > LARGEST_LOG:

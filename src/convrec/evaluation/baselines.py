@@ -191,7 +191,8 @@ class Baselines:
         )
 
     def ease(self) -> Scorer | str:
-        model = lru_cache(maxsize=1)(partial(Ease, self.likes.matrix))  # as many numbers as the square of the catalog
+        # As many numbers as the square of the catalog; the search along an axis goes back to the best value.
+        model = lru_cache(maxsize=2)(partial(Ease, self.likes.matrix))
         return self._of_named(
             lambda named, regularization, **settings: model(regularization).scores(named, **settings),
             **_EASE,
@@ -360,11 +361,12 @@ def _lists(
     scores: ScoreFunction, settings: Hyperparameters, closed: Sequence[Sequence[int]], baselines: Baselines
 ) -> list[list[int]]:
     """Return the items of the highest scores, without the closed ones of each prompt; equal scores go by popularity."""
-    order, lists = np.argsort(-baselines.counts, kind="stable"), list[list[int]]()
+    order, lists = torch.from_numpy(np.argsort(-baselines.counts, kind="stable")), list[list[int]]()
     for part in row_blocks(len(closed), len(order), _BLOCK):
-        block = np.array(scores(part, **settings), dtype=np.float64)
+        found = scores(part, **settings)
+        block = np.array(found, dtype=np.result_type(found, np.float32))
         for own, items in zip(block, closed[part], strict=True):
             own[items] = -np.inf
-        top = order[best_columns(torch.from_numpy(block[:, order]), min(baselines.options.size, len(order))).numpy()]
+        top = best_columns(torch.from_numpy(block), min(baselines.options.size, len(order)), order).numpy()
         lists += [items[own[items] > -np.inf].tolist() for own, items in zip(block, top, strict=True)]
     return lists

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truths
-from convrec.data.parsing import parse_list
+from convrec.data.parsing import read_list
 from convrec.data.row_wishes import wishes_of
 
 
@@ -29,9 +29,8 @@ def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
 
 def recommended(text: str, seen_titles: Sequence[str], catalog: Catalog, num_ranks: int) -> list[int]:
     """Return the items of a written list: those of its first N lines with an unseen catalog item, each once."""
-    seen = catalog.indices_of_titles(seen_titles)
-    indices = (entry.index for entry in parse_list(text, catalog) if entry is not None and entry.index is not None)
-    return list(dict.fromkeys([index for index in indices if index not in seen][:num_ranks]))
+    seen, items = catalog.indices_of_titles(seen_titles), read_list(text, catalog).items
+    return list(dict.fromkeys([index for index in items if index is not None and index not in seen][:num_ranks]))
 
 
 def self_information(counts: np.ndarray) -> np.ndarray:
