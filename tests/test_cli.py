@@ -117,7 +117,7 @@ def test_every_example_can_be_parsed():
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion_knows_the_commands_and_their_options(cli, shell):
     script = cli("--print-completion", shell).out
-    assert "ablate-demonstrations" in script and "--save-conversations" in script
+    assert "vllm-server" in script and "--save-conversations" in script
 
 
 # Sends itself SIGINT as soon as a module is imported, as Ctrl-C would come while a command loads.

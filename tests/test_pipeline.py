@@ -382,8 +382,8 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"rounds": 1}}})
-    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo", "sdpo", "sprec"]
+    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"negatives": 3}}})
+    algorithms = ["rank_grpo:exp_inf", "grpo", "dpo"]
     command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)
     assert status == 0 and "Validation NDCG@6, constrained lists" in out and "rank_grpo:exp_inf" in out
@@ -400,7 +400,7 @@ def test_a_comparison_is_made_once(scratch, cli, caplog):
     curves = [{row["step"]: row[key] for row in read_history(file) if key in row} for file in files]
     assert [[*curve] for curve in curves] == [[0, 2]] * (2 * len(algorithms))
     assert len({curve[0] for curve in curves}) == 1, "all are measured as the model that they start from"
-    assert cli(*command).status == 0 and caplog.text.count("already finished") == 10
+    assert cli(*command).status == 0 and caplog.text.count("already finished") == 6
     assert json.loads((scratch / "comparison" / "compare.json").read_text()) == result
 
 
@@ -418,24 +418,6 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
     status, out, err = cli("preflight", "--memory", "0.05")
     assert status == 2 and "base_model: out of memory" in out and "memory does not suffice" in err
     assert cli("preflight", "--memory", "-1").status == 2
-
-
-@pytest.mark.slow
-def test_an_ablation_is_made_once(scratch, cli, caplog, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # no heading wraps
-    status, out, _ = cli("ablate-demonstrations")
-    assert status == 0 and "held out: lists" in out and "remap + reflect" in out
-    result = json.loads((scratch / "comparison" / "ablation.json").read_text())
-    assert list(result["variants"]) == ["raw", "remap", "remap + reflect", "+ collaborative", "full"]
-    metrics = json.loads((scratch / "results" / "demonstrations.json").read_text())
-    for name, step in zip(result["variants"], ("teacher", "remap", "reflect", "collaborative", "adjust"), strict=True):
-        groups = result["variants"][name]
-        for group in ("held out", "validation"):
-            expected = metrics[group.replace(" ", "_")][step]["ndcg_at_6"]
-            assert groups[group]["lists"]["mean"] == pytest.approx(expected, abs=1e-5)
-            assert len(groups[group]["sft_by_seed"]) == 1 and (name == "raw" or "sft_over_raw" in groups[group])
-    assert cli("ablate-demonstrations").status == 0 and caplog.text.count("already finished") == 5
-    assert json.loads((scratch / "comparison" / "ablation.json").read_text()) == result
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def test_preferences_are_learnt_under_the_constraint_alone():
     free, constrained = (with_settings(load_params(), {"rank_grpo.constrained": value}) for value in (False, True))
     with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
         run_params(free, "dpo", 1, 2)
-    assert run_params(constrained, "sdpo", 1, 2)[0].rank_grpo.group_size == 4
+    assert run_params(constrained, "dpo", 1, 2)[0].rank_grpo.group_size == 2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,10 +61,6 @@ class Evaluation:
         options = EngineOptions.on_this_machine(**engine)
         rows, _ = read_prompts(paths.split(split), max_prompts)
         return cls(rows, Catalog.read(paths.catalog), ListSettings(**settings), options, **scoring)
-
-    def of_rows(self, rows: Sequence[Row]) -> "Evaluation":
-        """Return the same evaluation on other rows."""
-        return replace(self, rows=rows)
 
     @cached_property
     def prompts(self) -> list[Row]:

@@ -1,4 +1,4 @@
-"""`convrec compare` and `convrec ablate-demonstrations`: variants of a training over seeds, from one model and data.
+"""`convrec compare`: variants of the alignment over seeds, from one SFT model and one set of data.
 
 Each training is made and scored once, in nested MLflow runs. An interrupted comparison resumes when
 it is started again.
@@ -6,7 +6,7 @@ it is started again.
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,15 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.guidance import load_guide
-from convrec.data.conversations import STEP_COLUMNS, read_rows
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
-from convrec.evaluation.headline import bounds, with_interval
+from convrec.evaluation.headline import bounds
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.scoring import mean_scores
 from convrec.generation.export import export_model
 from convrec.generation.trie import Guide
 from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages.rank_grpo import align
-from convrec.pipeline.stages.sft import learn
 from convrec.project.atomic import replaced
 from convrec.project.code import TRAINERS, code_files, make_key
 from convrec.project.config.params import Params
@@ -34,78 +32,62 @@ from convrec.project.graph import stage_params
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import Run, file_md5, group_run, stage_run
+from convrec.registry.tracking import Run, group_run, stage_run
 from convrec.training.checkpoints import last_checkpoint
 
 logger = logging.getLogger(__name__)
 
-START = "sft"  # the model that every run of `compare` starts from, a row of its table
-STEPS = {  # of `ablate-demonstrations`: the step whose lists each variant learns; the first is the baseline
-    "raw": "teacher",
-    "remap": "remap",
-    "remap + reflect": "reflect",
-    "+ collaborative": "collaborative",
-    "full": "adjust",
-}
-BASELINE = "raw"
-Train = Callable[[Params, Path, Run], tuple[Path, Any]]  # trains in a folder; returns the checkpoint and the tokenizer
+START = "sft"  # the model that every run starts from, a row of the table
 _NAME = re.compile(r"([a-z_]+)(?::([a-z_]+)(?::([0-9]+(?:\.[0-9]+)?))?)?")
 _SCORES = "scores.parquet"  # in the folder of a finished training
-_GROUP = "group"
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The common settings of trainings.
+    """What all trainings have in common: the project, and how the lists of each model are written and scored.
 
-    - `name`: that of the folder of all trainings.
-    - `stage`: the stage that is trained.
-    - `inputs`: the files that the trainings read; the model that they start from is the first.
-    - `scored`: the evaluations of the models, by group of rows; if `constrained`, their lists have catalog items only,
-      guided by the `guide`.
+    If `constrained`, lists have catalog items only, guided by the `guide`.
     """
 
-    name: str
-    stage: str
-    inputs: Sequence[Path]
-    scored: Mapping[str, Evaluation]
+    paths: Paths
+    evaluation: Evaluation
     constrained: bool
     guide: Guide | None
 
-    def run_seeds(self, name: str, runs: Sequence[Params], train: Train, parent: Run) -> list[Path]:
+    def score(self, model: Path) -> pd.DataFrame:
+        """Return the scores of a model's lists."""
+        return self.evaluation.of_model(model, self.constrained, guide=self.guide).scores
+
+    def run_seeds(self, name: str, runs: Sequence[Params], parent: Run) -> list[Path]:
         """Train and score a variant with the parameters of every seed; return the folders, one per seed.
 
         Finished trainings are not repeated.
         """
         tags = {key: value for key, value in runs[0].tags().items() if key != "seed"}
         tags |= {"variant": name, "stage": "variant"}
-        values = runs[0].model_dump(include={self.stage})
-        with group_run(name, tags, values, parent.run_id) as record:
-            folders = [self._run(name, run, train, record) for run in runs]
+        with group_run(name, tags, runs[0].model_dump(include={"rank_grpo"}), parent.run_id) as record:
+            folders = [self._run(name, run, record) for run in runs]
             record.log_metrics(pd.DataFrame([_means(pd.read_parquet(f / _SCORES)) for f in folders]).mean().to_dict())
         return folders
 
-    def _run(self, name: str, params: Params, train: Train, parent: Run) -> Path:
-        common, trust = params.common, params.base_model.trust_remote_code
-        trained = stage_params(params, self.stage).keyed(self.stage)
+    def _run(self, name: str, params: Params, parent: Run) -> Path:
+        common, paths, start = params.common, self.paths, self.paths.model(START)
+        trained = stage_params(params, "rank_grpo").keyed("rank_grpo")
         parameters = {"variant": name, **trained, "lists": params.list_settings(), "cutoffs": common.cutoffs}
-        key = make_key(parameters, self.inputs, code_files([__name__]), TRAINERS)
-        folder = CHECKPOINTS / self.name / str(key)
+        inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog]
+        inputs += sorted(paths.guidance.glob("*"))
+        folder = CHECKPOINTS / "compare" / str(make_key(parameters, inputs, code_files([__name__]), TRAINERS))
         if (folder / _SCORES).is_file():
             logger.info("%s, seed %d: already finished (%s)", name, common.seed, folder)
             return folder
         logger.info("%s, seed %d: training in %s", name, common.seed, folder)
-        values = params.model_dump(include={"common", self.stage})
-        tags = {**params.tags(), "variant": name, "stage": self.stage}
+        values = params.model_dump(include={"common", "rank_grpo"})
+        tags = {**params.tags(), "variant": name, "stage": "rank_grpo"}
         with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
-            checkpoint, tokenizer = train(params, folder, record)
-            model = folder / "model"
-            export_model(checkpoint, self.inputs[0], tokenizer, model, common.repetition_penalty, trust)
-            tables = [
-                own.of_model(model, self.constrained, guide=self.guide).scores.assign(**{_GROUP: group})
-                for group, own in self.scored.items()
-            ]
-            scores = pd.concat(tables)
+            checkpoint, tokenizer = align(params, paths, str(start), folder, record)
+            model, trust = folder / "model", params.base_model.trust_remote_code
+            export_model(checkpoint, start, tokenizer, model, common.repetition_penalty, trust)
+            scores = self.score(model)
             record.log_metrics(_means(scores))
         with replaced(folder / _SCORES) as new:  # written last, because it marks the folder as finished
             scores.to_parquet(new, index=False)
@@ -113,41 +95,7 @@ class Experiment:
 
 
 def _means(scores: pd.DataFrame) -> dict[str, float]:
-    """Return the mean of every score, named `GROUP/SCORE`."""
-    return {
-        f"{str(group).replace(' ', '_')}/{key}": value
-        for group, table in scores.groupby(_GROUP, sort=False)
-        for key, value in mean_scores(table.drop(columns=_GROUP)).items()
-    }
-
-
-def _mean_of_seeds(folders: Sequence[Path], group: str, metric: str) -> tuple[pd.DataFrame, list[float]]:
-    """Return prompt, person and metric of each row, averaged over the seeds, and the mean of each seed."""
-    tables = [table[table[_GROUP] == group] for table in (pd.read_parquet(folder / _SCORES) for folder in folders)]
-    mean = sum(table[metric] for table in tables) / len(tables)
-    return tables[0][KEYS].assign(**{metric: mean}), [float(table[metric].mean()) for table in tables]
-
-
-def _params_of_seeds(params: Params, stage: str, changes: Mapping[str, Any], seeds: int, where: str) -> list[Params]:
-    """Return the parameters of each seed, from `common.seed` on, with changes of the stage's section.
-
-    One process trains, with the stage's effective batch size. Raises `InputError`, which begins with `where`.
-    """
-    section = {**getattr(params, stage).in_one_process(), **changes}
-    settings = {f"{stage}.{name}": value for name, value in section.items()}
-    first = params.common.seed
-    return [with_settings(params, {**settings, "common.seed": first + n}, where) for n in range(seeds)]
-
-
-def _require_made(**made: Path) -> None:
-    """Raise `InputError` unless the file or folder of each stage is there."""
-    for stage, path in made.items():
-        if not path.exists():
-            raise InputError(f"{path}: not made yet; run `dvc repro {stage}` first")
-
-
-def _gain_text(gain: Mapping[str, float] | None) -> str:
-    return f"{gain['mean']:+.4f} {bounds(gain, '+.4f')}" if gain else ""
+    return {f"comparison/{key}": value for key, value in mean_scores(scores).items()}
 
 
 def variant(name: str) -> dict[str, Any]:
@@ -170,9 +118,15 @@ def variant(name: str) -> dict[str, Any]:
 
 
 def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None) -> list[Params]:
-    """Return the parameters of a variant's runs."""
-    steps = {} if max_steps is None else {"max_steps": max_steps}
-    return _params_of_seeds(params, "rank_grpo", variant(name) | steps, num_seeds, f"--algorithms {name}")
+    """Return the parameters of a variant's runs, one per seed, from `common.seed` on.
+
+    One process trains, with the stage's effective batch size.
+    """
+    changes = {**params.rank_grpo.in_one_process(), **variant(name)}
+    changes |= {} if max_steps is None else {"max_steps": max_steps}
+    settings = {f"rank_grpo.{field}": value for field, value in changes.items()}
+    seeds = range(params.common.seed, params.common.seed + num_seeds)
+    return [with_settings(params, {**settings, "common.seed": seed}, f"--algorithms {name}") for seed in seeds]
 
 
 def compare_algorithms(
@@ -188,22 +142,21 @@ def compare_algorithms(
     """
     variants = {name: run_params(params, name, num_seeds, max_steps) for name in dict.fromkeys(names)}
     start = paths.model(START)
-    _require_made(sft=start)
+    if not start.exists():
+        raise InputError(f"{start}: not made yet; run `dvc repro {START}` first")
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
     guide = load_guide(paths.guidance, evaluation.catalog) if constrained else None
-    inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog, *sorted(paths.guidance.glob("*"))]
-    experiment = Experiment("compare", "rank_grpo", inputs, {"comparison": evaluation}, constrained, guide)
-
-    def train(run: Params, folder: Path, record: Run) -> tuple[Path, Any]:
-        return align(run, paths, str(start), folder, record)
-
+    experiment = Experiment(paths, evaluation, constrained, guide)
     tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
-        folders = {name: experiment.run_seeds(name, runs, train, record) for name, runs in variants.items()}
-        sft = evaluation.of_model(start, constrained, guide=guide).scores
+        folders = {name: experiment.run_seeds(name, runs, record) for name, runs in variants.items()}
+        sft = experiment.score(start)
         means: dict[str, tuple[pd.DataFrame, list[float]]] = {START: (sft[[*KEYS, metric]], [])}
-        means |= {name: _mean_of_seeds(own, "comparison", metric) for name, own in folders.items()}
+        for name, own in folders.items():
+            tables = [pd.read_parquet(folder / _SCORES) for folder in own]
+            mean = tables[0][KEYS].assign(**{metric: sum(table[metric] for table in tables) / len(tables)})
+            means[name] = mean, [float(table[metric].mean()) for table in tables]
         last = last_checkpoint(next(iter(folders.values()))[0])  # of as many steps in all runs
         steps = int(last.name.rsplit("-", 1)[1]) if last else 0
         result: dict[str, Any] = {"metric": metric, "rows": len(sft), "prompts": len(evaluation.prompts)}
@@ -234,77 +187,8 @@ def _print_comparison(result: dict[str, Any]) -> None:
     for name, entry in result["algorithms"].items():
         cells = [name, f"{entry['mean']:.4f}", f"{entry['spread']:.4f}" if entry["by_seed"] else ""]
         for baseline in ("grpo", START):
-            ratio = entry.get(f"ratio_to_{baseline}")
-            cells += [f"{ratio:.3f}" if ratio else "", _gain_text(entry.get(f"over_{baseline}"))]
+            ratio, gain = entry.get(f"ratio_to_{baseline}"), entry.get(f"over_{baseline}")
+            cells += [f"{ratio:.3f}" if ratio else "", f"{gain['mean']:+.4f} {bounds(gain, '+.4f')}" if gain else ""]
         rows.append(cells)
     header = ("algorithm", label, "spread", "x GRPO", "over GRPO (95 %)", "x SFT", "over SFT (95 %)")
     TextTable(header, rows, title).print(120)
-
-
-def ablate(params: Params, paths: Paths, num_seeds: int) -> Path:
-    """Train SFT on the lists after each step, from the raw to the full ones; print the table and write it as JSON.
-
-    For each variant and group of prompts, the table has the NDCG of the demonstrations and of the SFT model, with 95 %
-    bootstrap intervals over persons, and the model's paired difference to `raw`. The groups are held-out training
-    prompts, if there are any, and the validation split; neither Adjust nor these models are fitted to them. All models
-    train on the same prompts: those with an answer of the teacher that are not held out.
-
-    Raises `InputError` before any training if the base model, the demonstrations or the engine is missing.
-    """
-    demonstrations = paths.demonstration("train")
-    _require_made(base_model=paths.model("base"), demonstrations=demonstrations)
-    evaluation = Evaluation.of_split(paths, "validation", **params.evaluation())
-    metric, runs = evaluation.headline, _params_of_seeds(params, "sft", {}, num_seeds, "--seeds")
-    learnt, validation = read_rows(demonstrations), read_rows(paths.demonstration("validation"))
-    held_out = {row["prompt_id"] for row in learnt if row["held_out"]}
-    rows_of = {
-        "held out": [row for row in read_rows(paths.split("train")) if row["prompt_id"] in held_out],
-        "validation": read_rows(paths.split("validation")),
-    }
-    scored = {group: evaluation.of_rows(own) for group, own in rows_of.items() if own}
-    inputs = [paths.model("base"), demonstrations, paths.split("train"), paths.split("validation"), paths.catalog]
-    experiment = Experiment("ablation", "sft", inputs, scored, False, None)
-    rows = [row for row in learnt if row["teacher"] and not row["held_out"]]
-    groups = {group: {"rows": len(own.rows)} for group, own in scored.items()}
-    result: dict[str, Any] = {"metric": metric, "seeds": num_seeds, "groups": groups, "variants": {}}
-    result["demonstrations_md5"] = file_md5(demonstrations)
-    tags = {**params.tags(), "stage": "ablate-demonstrations"}
-    baselines: dict[str, pd.DataFrame] = {}
-    with group_run("ablate-demonstrations", tags, {"ablation": {"seeds": num_seeds}}) as record:
-        for name, step in STEPS.items():
-
-            def train(run: Params, folder: Path, own: Run, column: str = STEP_COLUMNS[step]) -> tuple[Path, Any]:
-                return learn(run, paths, rows, column, folder, own)
-
-            folders = experiment.run_seeds(f"SFT on {name}", runs, train, record)
-            texts = {row["prompt_id"]: row[STEP_COLUMNS[step]] for row in (*learnt, *validation)}
-            result["variants"][name] = entries = {}
-            for group, own in scored.items():
-                lists = own.of_lists([texts[row["prompt_id"]] for row in own.prompts]).scores
-                models, by_seed = _mean_of_seeds(folders, group, metric)
-                entries[group] = {
-                    "lists": evaluation.interval(lists, metric)._asdict(),
-                    "sft": evaluation.interval(models, metric)._asdict(),
-                    "sft_by_seed": by_seed,
-                }
-                baseline = baselines.setdefault(group, models)
-                if name != BASELINE:
-                    gain = evaluation.gain(models, baseline, metric)
-                    entries[group][f"sft_over_{BASELINE}"] = gain._asdict()
-        write_json(paths.ablation, result)
-        record.log_artifact(paths.ablation)
-    _print_ablation(result)
-    return paths.ablation
-
-
-def _print_ablation(result: dict[str, Any]) -> None:
-    sizes = ", ".join(f"{group} {size['rows']} rows" for group, size in result["groups"].items())
-    header, rows = ["demonstrations"], [[name] for name in result["variants"]]
-    for group in result["groups"]:
-        header += [f"{group}: lists", "SFT (95 %)", "over raw (95 %)"]
-        for row in rows:
-            entry = result["variants"][row[0]][group]
-            row += [f"{entry['lists']['mean']:.4f}", with_interval(entry["sft"])]
-            row.append(_gain_text(entry.get(f"sft_over_{BASELINE}")))
-    title = f"{metric_label(result['metric'])}, free lists: {sizes}, {result['seeds']} seeds"
-    TextTable(header, rows, title).print(160)

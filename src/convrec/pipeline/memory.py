@@ -43,7 +43,7 @@ def smaller_settings(params: Params, stage: str) -> dict[str, Any] | None:
             f"{stage}.gradient_accumulation_steps": steps * factor,
         }
         with suppress(InputError):
-            with_settings(params, smaller)  # preferences need whole groups
+            with_settings(params, smaller)  # dpo needs whole groups
             return smaller
     return None if config.gradient_checkpointing else {f"{stage}.gradient_checkpointing": True}
 

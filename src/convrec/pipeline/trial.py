@@ -80,7 +80,6 @@ def trial_params(params: Params) -> Params:
     raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0, **seldom}
     raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": seldom["save_steps"]}
     raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None, **seldom}
-    raw["rank_grpo"]["preferences"]["rounds"] = 1
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
     raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}

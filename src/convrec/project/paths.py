@@ -64,7 +64,6 @@ class Paths:
         self.monitoring_report = root / "runs" / "monitoring.html"
         self.monitoring_figures = root / "runs" / "monitoring.json"
         self.comparison = root / "comparison"  # of `convrec compare`
-        self.ablation = self.comparison / "ablation.json"  # of `convrec ablate-demonstrations`
         self.evaluations = root / "evaluations"  # of `convrec evaluate`
         # Answered calls to a chat model cost money, so neither DVC nor `make clean` removes them.
         self.calls = root / "cache" / "calls.sqlite"

@@ -70,6 +70,14 @@ def test_few_prompts_get_few_steps(prompts, most, steps):
     assert arguments.max_steps == steps
 
 
+@pytest.mark.parametrize(("negatives", "given", "beta"), [(1, None, 0.1), (3, None, 1.0), (3, 0.2, 0.2)])
+def test_preferences_have_the_published_beta_unless_one_is_given(tmp_path, negatives, given, beta):
+    settings = {"algorithm": "dpo", "preferences.negatives": negatives, "preferences.beta": given}
+    params = with_settings(load_params(), {f"rank_grpo.{name}": value for name, value in settings.items()})
+    arguments = rank_grpo._arguments(params, tmp_path, [1.0])
+    assert (arguments.beta, arguments.num_generations, arguments.learning_rate) == (beta, 1 + negatives, 1e-4)
+
+
 def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
     """Without what their own people liked, and each found once a batch, which the sampler repeats."""
     rows = [

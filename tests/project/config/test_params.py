@@ -15,7 +15,6 @@ from convrec.project.errors import InputError
 from convrec.project.graph import stage_params
 
 DDP = "configs/accelerate/ddp.yaml"
-LORA = {"r": 2, "lora_alpha": 2, "lora_dropout": 0.0}
 
 
 def _changed(**changes: Any) -> Params:
@@ -96,18 +95,16 @@ def test_groups_are_whole_over_the_processes(changes, factors):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"constrained": False}, "constrained = false: algorithm 'sprec' needs"),
+        ({"constrained": False}, "constrained = false: algorithm 'dpo' needs"),
         ({"rollouts": "beam"}, 'rollouts = "beam": .* set it to "transformers"'),
         ({"num_iterations": 2, "save_steps": 2, "validation_steps": 2}, "num_iterations = 2: .* set it to 1"),
         ({"launch": DDP, "num_processes": 2}, "launch = .*ddp.yaml.: .* set it to null"),
         ({"per_device_train_batch_size": 9}, "per_device_train_batch_size = 9 is no multiple of 2, the lists of"),
-        ({"algorithm": "sdpo", "per_device_train_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
-        ({"lora": LORA}, "lora: algorithm 'sprec' changes the reference's weights"),
-        ({"max_steps": 9}, "max_steps = 9: preferences.rounds needs 10 or more"),
+        ({"preferences.negatives": 3, "per_device_train_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),
     ],
 )
 def test_what_preferences_cannot_be_learnt_with_is_refused(changes, message):
-    params = _changed(rank_grpo__algorithm="sprec", rank_grpo__constrained=True, rank_grpo__max_steps=10)
+    params = _changed(rank_grpo__algorithm="dpo", rank_grpo__constrained=True)
     assert params.rank_grpo.group_size == 2
     with pytest.raises(InputError, match=message):
         with_settings(params, {f"rank_grpo.{name}": value for name, value in changes.items()})

@@ -91,6 +91,7 @@ def test_adapters_beside_rows_of_item_tokens(item_model, tmp_path, kind, tied):
         save(base, model, load_tokenizer(item_model))
         trl = {"peft_config": lora_config(model.config, load_tokenizer(base), 2, 4, 0.0)}
     options = {"rows": varied_rows(), "constraint": constraint, "kind": kind, "beta": 0.1, "trl": trl}
+    options |= {"algorithm": "grpo"} if kind is PreferenceTrainer else {}
     trainer = tiny_trainer(base, tmp_path / "out", 2, num_iterations=2, **options)
     trainer.train()
     assert set(series(trainer, "lists/in_catalog")) == {1}

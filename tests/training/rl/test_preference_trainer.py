@@ -7,7 +7,6 @@ from safetensors.torch import load_file
 from trl import DPOConfig, DPOTrainer
 
 from convrec.generation.pretrained import load_tokenizer
-from convrec.project.errors import InputError
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.preference_trainer import PreferenceTrainer
 from tests.training.rl.tiny import NUM_RANKS, make_constraint, same_rows, series, varied_rows, weights
@@ -16,7 +15,8 @@ from tests.training.rl.tiny import NUM_RANKS, make_constraint, same_rows, series
 @pytest.fixture
 def make(make, tiny_model):
     """Makes preference trainers of the tiny model."""
-    own = {"kind": PreferenceTrainer, "num_generations": 2, "per_device_train_batch_size": 8}
+    own = {"kind": PreferenceTrainer, "algorithm": "grpo", "beta": 0.1}
+    own |= {"num_generations": 2, "per_device_train_batch_size": 8}
     return lambda steps=1, **options: make(steps, constraint=make_constraint(tiny_model), **{**own, **options})
 
 
@@ -70,7 +70,7 @@ def test_what_was_liked_against_a_wish_is_not_preferred(make):
     assert np.isfinite(series(trainer, "loss")).all()
 
 
-@pytest.mark.parametrize("options", [{"beta": 0.1}, {"beta": 1.0, "num_generations": 4}, {"adapted": True}])
+@pytest.mark.parametrize("options", [{}, {"beta": 1.0, "num_generations": 4}, {"adapted": True}])
 def test_what_was_liked_comes_to_the_top(make, options):
     if options.pop("adapted", False):
         options["trl"] = {"peft_config": LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0)}
@@ -101,22 +101,3 @@ def test_the_first_list_of_a_group_is_the_preferred_one_and_the_others_are_the_r
         title = row["groundtruth"][0]["title"]
         opening = trainer._tokenizer.decode(lists[first]).split(" (")[0]
         assert (opening == title) == (title not in row["seen_titles"])
-
-
-def test_each_phase_of_sprec_begins_at_its_own_reference_also_when_it_resumes(make, tmp_path):
-    options = {"rows": varied_rows(), "rounds": 2, "save_strategy": "steps", "save_steps": 1}
-    whole = make(8, folder=tmp_path / "whole", **options)
-    whole.train()
-    margins = series(whole, "preferences/margin")
-    assert [abs(margin) < 1e-5 for margin in margins] == [True, False] * 4
-    loss, likelihood = series(whole, "loss"), series(whole, "preferences/likelihood")
-    is_sft = [one == pytest.approx(-other, abs=1e-3) for one, other in zip(loss, likelihood, strict=True)]
-    assert is_sft == [True, True, False, False] * 2
-    for step in (3, 4):  # within the phase, and at its end
-        again = make(8, folder=tmp_path / f"again{step}", **options)
-        again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{step}"))
-        for mine, other in zip(weights(again).values(), weights(whole).values(), strict=True):
-            assert torch.equal(mine, other)
-    (tmp_path / "whole" / "checkpoint-3" / "reference" / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="SPRec can continue only a checkpoint of SPRec"):
-        make(8, **options).train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))

@@ -25,7 +25,6 @@ from convrec.training.embedded import END, make_model, train_tokenizer
 from convrec.training.launch import end_processes, rank_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
-from convrec.training.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
 from convrec.training.rl.rewards import RankReward
 from convrec.training.rl.trainer import RankGRPOTrainer
 from convrec.training.stopping import stoppable
@@ -90,13 +89,12 @@ def tiny_trainer(
     **options,
 ):
     """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `options` of its config."""
-    config = {RankGRPOTrainer: RankGRPOConfig, PreferenceTrainer: PreferenceConfig}.get(kind, GRPOConfig)
-    ours = {"num_ranks": NUM_RANKS} if issubclass(config, RankGRPOConfig) else {}
-    arguments = config(
+    is_ours = issubclass(kind, RankGRPOTrainer)
+    arguments = (RankGRPOConfig if is_ours else GRPOConfig)(
         output_dir=str(output),
         **{
             "max_steps": steps,
-            **ours,
+            **({"num_ranks": NUM_RANKS} if is_ours else {}),
             "per_device_train_batch_size": 32,
             "num_generations": 8,
             "learning_rate": 3e-3,

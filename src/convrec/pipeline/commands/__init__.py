@@ -68,7 +68,6 @@ FeedbackUrl = Annotated[
         help="The feedback database; default: CONVREC_FEEDBACK_URL, or feedback/feedback.db.",
     ),
 ]
-Seeds = Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000), help="Number of seeds, from common.seed on.")]
 Settings = Annotated[
     list[str] | None,
     Parameter(name="--set", metavar="KEY=VALUE", help="Change a parameter, such as data.path=../redial; repeatable."),

@@ -1,4 +1,4 @@
-"""`convrec profile`, `reproduce`, `preflight`, `compare`, `ablate-demonstrations`: before and beside the pipeline."""
+"""`convrec profile`, `reproduce`, `preflight`, `compare`: before and beside the pipeline."""
 
 from math import inf
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from convrec.pipeline.commands import MEASURE, PIPELINE, PositiveInt, Seeds, Settings, Share, app, project
+from convrec.pipeline.commands import MEASURE, PIPELINE, PositiveInt, Settings, Share, Whole, app, project
 
 Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
 
@@ -69,7 +69,7 @@ def reproduce(
 def compare(
     *,
     algorithms: str = "rank_grpo:exp_inf,rank_grpo:log,grpo,gspo",
-    seeds: Seeds = 3,
+    seeds: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1000))] = 3,
     steps: PositiveInt | None = None,
 ) -> None:
     """Train several algorithms from the same SFT model with several seeds, and compare them.
@@ -78,20 +78,10 @@ def compare(
 
     Args:
         algorithms: Separated by commas: rank_grpo:RETURNS or rank_grpo_public:RETURNS (exp_inf, log, exp:GAMMA), grpo,
-            gspo, dr_grpo, dapo; dpo, sdpo, sprec.
+            gspo, dr_grpo, dapo; dpo.
+        seeds: Number of seeds, from common.seed on.
         steps: Steps of each run; default: rank_grpo.max_steps.
     """
     from convrec.pipeline.comparisons import compare_algorithms
 
     print(f"As JSON: {compare_algorithms(*project(), algorithms.split(','), seeds, steps)}")
-
-
-@app.command(group=MEASURE)
-def ablate_demonstrations(*, seeds: Seeds = 1) -> None:
-    """Train SFT on the lists after each demonstration step, and compare the models.
-
-    Example: convrec ablate-demonstrations --seeds 3
-    """
-    from convrec.pipeline.comparisons import ablate
-
-    print(f"As JSON: {ablate(*project(), seeds)}")

@@ -21,7 +21,7 @@ from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
 from convrec.generation.trie import catalog_trie
 from convrec.project.code import TRAINERS, Key, code_files, make_key
 from convrec.project.config.params import Params
-from convrec.project.config.rank_grpo import PREFERENCES, RankGRPO, Rewards
+from convrec.project.config.rank_grpo import RankGRPO, Rewards
 from convrec.project.config.training import Optimization
 from convrec.project.errors import InputError
 from convrec.project.graph import training_key
@@ -43,7 +43,7 @@ from convrec.training.checkpoints import (
 from convrec.training.launch import is_main_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
-from convrec.training.rl.preference_trainer import PreferenceConfig, PreferenceTrainer
+from convrec.training.rl.preference_trainer import PreferenceTrainer
 from convrec.training.rl.rewards import REWARDS
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
@@ -116,14 +116,12 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     as_named |= {"overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
     as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate"}
     as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url", "vllm_importance_sampling_clip_max"}
-    kind: type[RankGRPOConfig] = RankGRPOConfig
     own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
-    if config.algorithm in PREFERENCES:
-        kind, preferences = PreferenceConfig, config.preferences
-        own = {"beta": preferences.beta or (1.0 if config.algorithm == "sdpo" else 0.1)}
-        own["rounds"] = preferences.rounds if config.algorithm == "sprec" else 0
+    if config.algorithm == "dpo":  # a list is one unit, as in GRPO
+        preferences = config.preferences
+        own = {"algorithm": "grpo", "beta": preferences.beta or (0.1 if preferences.negatives == 1 else 1.0)}
         optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
-    return kind(
+    return RankGRPOConfig(
         num_generations=config.group_size,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
@@ -148,12 +146,6 @@ def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) 
         arguments.max_steps = max(1, by_epochs)
         epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
         logger.info("%d of rank_grpo.max_steps = %d steps: %s", arguments.max_steps, config.max_steps, epochs)
-        least = 2 * config.preferences.rounds
-        if config.algorithm == "sprec" and arguments.max_steps < least:
-            raise InputError(
-                f"rank_grpo.preferences.rounds = {config.preferences.rounds}: they need {least} steps, but {epochs} "
-                f"are {arguments.max_steps}; lower the rounds, or raise rank_grpo.num_train_epochs"
-            )
 
 
 def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> tuple[Path, Any]:
@@ -184,7 +176,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
     trie = catalog_trie(catalog, tokenizer) if config.constrained else None
     with refusals(config.rewards.model or start):
-        kind: Any = PreferenceTrainer if config.algorithm in PREFERENCES else RankGRPOTrainer
+        kind: Any = PreferenceTrainer if config.algorithm == "dpo" else RankGRPOTrainer
         trainer: RankGRPOTrainer = kind(
             start,
             rewards,

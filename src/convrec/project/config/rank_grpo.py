@@ -26,17 +26,15 @@ class Rewards(Section):
         return self
 
 
-Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo", "sdpo", "sprec"]
-PREFERENCES = ("dpo", "sdpo", "sprec")  # the algorithms that use the section `preferences`
+Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
 
 
 class Preferences(Section):
-    """Parameters of dpo, sdpo and sprec, which compare a preferred list with lists of the model."""
+    """Parameters of dpo, which compares a preferred list with `negatives` lists of the model."""
 
     beta: float | None = Field(gt=0)
     learning_rate: Positive | None
     negatives: int = Field(ge=1, le=1023)
-    rounds: int = Field(ge=1, le=10_000)
 
 
 class RankGRPO(Training):
@@ -98,12 +96,12 @@ class RankGRPO(Training):
             if getattr(self, name) % self.num_iterations:
                 given = f"{name} = {getattr(self, name)}"
                 raise ValueError(f"{given} is no multiple of num_iterations = {self.num_iterations}; no exact resume")
-        if self.algorithm in PREFERENCES:
-            self._check_preferences()
+        if self.algorithm == "dpo":
+            self._check_dpo()
         completions, factors = self.per_device_train_batch_size * self.gradient_accumulation_steps, ""
         if self.launch is not None and self.rollouts != "beam":  # one process searches all beams of a group
             completions, factors = completions * self.num_processes, " * num_processes"
-        if self.algorithm not in PREFERENCES and completions % self.num_generations:
+        if self.algorithm != "dpo" and completions % self.num_generations:
             batch = f"per_device_train_batch_size * gradient_accumulation_steps{factors} = {completions}"
             raise ValueError(f"{batch} is no multiple of num_generations = {self.num_generations}; change one of them")
         return self
@@ -119,26 +117,14 @@ class RankGRPO(Training):
     @property
     def group_size(self) -> int:
         """The number of lists per prompt in a step."""
-        if self.algorithm not in PREFERENCES:
-            return self.num_generations
-        return 1 + (self.preferences.negatives if self.algorithm == "sdpo" else 1)
+        return 1 + self.preferences.negatives if self.algorithm == "dpo" else self.num_generations
 
-    def _check_preferences(self) -> None:
+    def _check_dpo(self) -> None:
         needed = {"constrained": True, "rollouts": "transformers", "num_iterations": 1, "launch": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 given = f"{name} = {json.dumps(getattr(self, name))}"
-                raise ValueError(
-                    f"{given}: algorithm {self.algorithm!r} needs another value; set it to {json.dumps(value)}"
-                )
+                raise ValueError(f"{given}: algorithm 'dpo' needs another value; set it to {json.dumps(value)}")
         if self.per_device_train_batch_size % self.group_size:
             size = f"per_device_train_batch_size = {self.per_device_train_batch_size}"
-            raise ValueError(
-                f"{size} is no multiple of {self.group_size}, the lists of a prompt with {self.algorithm!r}"
-            )
-        if self.algorithm == "sprec":
-            if self.lora is not None:
-                raise ValueError("lora: algorithm 'sprec' changes the reference's weights; set it to null")
-            needed_steps = 2 * self.preferences.rounds
-            if self.max_steps is not None and self.max_steps < needed_steps:
-                raise ValueError(f"max_steps = {self.max_steps}: preferences.rounds needs {needed_steps} or more")
+            raise ValueError(f"{size} is no multiple of {self.group_size}, the lists of a prompt: 1 + negatives")
