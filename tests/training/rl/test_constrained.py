@@ -18,7 +18,7 @@ from convrec.training.embedded import END
 from convrec.training.rl import logprobs
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.constrained import RolloutConstraint
-from convrec.training.rl.preference_trainer import PreferenceTrainer
+from convrec.training.rl.preferences import PreferenceTrainer
 from convrec.training.rl.trainer import RankGRPOTrainer
 from tests.generation.small import save
 from tests.generation.vocabularies import by_item
@@ -49,9 +49,22 @@ def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_their_pr
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2}])
-def test_constrained_rollouts_leave_the_catalog_never(make, tiny_model, options):
-    trainer = make(steps=2, rows=varied_rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
+def _guided_rows():
+    """Return `varied_rows` with evidence for one item and against another."""
+    rows = varied_rows().to_list()
+    for number, row in enumerate(rows):
+        row |= {"guided_items": [number % 3, number % 3 + 1], "log_weights": [2.0, -1.0]}
+    return Dataset.from_list(rows)
+
+
+@pytest.mark.parametrize("rows", [varied_rows, _guided_rows])
+@pytest.mark.parametrize(
+    "options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}]
+)
+def test_constrained_rollouts_leave_the_catalog_never_and_are_scored_as_they_are_sampled(
+    make, tiny_model, rows, options
+):
+    trainer = make(steps=2, rows=rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
     trainer.train()
     assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
     for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
@@ -107,50 +120,15 @@ def test_adapters_beside_rows_of_item_tokens(item_model, tmp_path, kind, tied):
         assert (rows[0] != rows[1]).any(1).all()
 
 
-def test_the_policy_of_constrained_rollouts_is_the_constrained_distribution(make, tiny_model):
-    trainer = make(rows=varied_rows(), constraint=make_constraint(tiny_model), beta=0.0)
+@pytest.mark.parametrize("rows", [varied_rows, _guided_rows])
+def test_the_policy_of_constrained_rollouts_is_model_times_evidence(make, tiny_model, rows):
+    trainer = make(rows=rows(), constraint=make_constraint(tiny_model), beta=0.0)
     chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]  # none seen, and Up seen
     batch = trainer._generate_and_score_completions(chosen)
     ids, scored, logits = score_again(trainer, batch)
     tokenizer = load_tokenizer(tiny_model)
     for row, example in enumerate(chosen):
-        pairs = permutations([line for line in LINES if line[:-7] not in example["seen_titles"]], 2)
-        lists = [tokenizer("\n".join(pair) + END).input_ids for pair in pairs]
-        written = batch["completion_ids"][row][batch["completion_mask"][row].bool()].tolist()
-        assert written in lists
-        for t, token in enumerate(written):
-            going_on = sorted({one[t] for one in lists if one[:t] == written[:t]})
-            expected = logits[row, t, token] - logits[row, t, going_on].logsumexp(0)
-            assert float(scored[row, t]) == pytest.approx(float(expected), abs=1e-4)
-
-
-def _guided_rows():
-    """Return `varied_rows` with evidence for one item and against another."""
-    rows = varied_rows().to_list()
-    for number, row in enumerate(rows):
-        row |= {"guided_items": [number % 3, number % 3 + 1], "log_weights": [2.0, -1.0]}
-    return Dataset.from_list(rows)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}]
-)
-def test_guided_rollouts_are_scored_as_they_are_sampled(make, tiny_model, options):
-    trainer = make(steps=2, rows=_guided_rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
-    trainer.train()
-    assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
-    for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("duplicates", 0), ("seen", 0), ("early_stop", 0)):
-        assert set(series(trainer, f"lists/{name}")) == {value}, name
-
-
-def test_the_policy_of_guided_rollouts_is_model_times_evidence(make, tiny_model):
-    trainer = make(rows=_guided_rows(), constraint=make_constraint(tiny_model), beta=0.0)
-    chosen = [trainer.train_dataset[i] for i in (0, 4) for _ in range(4)]
-    batch = trainer._generate_and_score_completions(chosen)
-    ids, scored, logits = score_again(trainer, batch)
-    tokenizer = load_tokenizer(tiny_model)
-    for row, example in enumerate(chosen):
-        weights = dict(zip(example["guided_items"], example["log_weights"], strict=True))
+        weights = dict(zip(example.get("guided_items", ()), example.get("log_weights", ()), strict=True))
         open_lines = [line for line in LINES if line[:-7] not in example["seen_titles"]]
         lists = {pair: tokenizer("\n".join(pair) + END).input_ids for pair in permutations(open_lines, 2)}
         written = batch["completion_ids"][row][batch["completion_mask"][row].bool()].tolist()

@@ -43,7 +43,7 @@ from convrec.training.checkpoints import (
 from convrec.training.launch import is_main_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
-from convrec.training.rl.preference_trainer import PreferenceTrainer
+from convrec.training.rl.preferences import PreferenceTrainer
 from convrec.training.rl.rewards import REWARDS
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer

@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
-from convrec.data.catalog import YEAR_TOLERANCE, Catalog
+from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth, judge, make_target
 from convrec.data.parsing import read_list
 from convrec.evaluation.scoring import Quality, quality
@@ -70,8 +70,8 @@ class RankReward:
 
     __name__ = "dcg"
 
-    def __init__(self, catalog: Catalog, num_ranks: int, year_tolerance: int = YEAR_TOLERANCE):
-        self.catalog, self.num_ranks, self.year_tolerance = catalog, num_ranks, year_tolerance
+    def __init__(self, catalog: Catalog, num_ranks: int):
+        self.catalog, self.num_ranks = catalog, num_ranks
         self.last_relevance = torch.zeros(0, num_ranks)  # of the last call; shape (B, N), float32
 
     def _judge(
@@ -85,10 +85,10 @@ class RankReward:
         row: Any = None
         for completion, *asked in zip(completions, groundtruth, seen_titles, strict=True):
             if asked != row:  # the lists of one prompt are consecutive
-                target = make_target(list(map(Truth.of, asked[0])), asked[1], self.catalog, self.year_tolerance)
+                target = make_target(list(map(Truth.of, asked[0])), asked[1], self.catalog)
                 row = asked
-            written = read_list(completion_text(completion), self.catalog, self.year_tolerance)
-            hits += judge(written, target, self.catalog, self.num_ranks, "reward", self.year_tolerance)
+            written = read_list(completion_text(completion), self.catalog)
+            hits += judge(written, target, self.catalog, self.num_ranks, "reward")
             qualities.append(quality(written, target, self.catalog, self.num_ranks))
         relevance = torch.frombuffer(hits, dtype=torch.uint8).view(-1, self.num_ranks).float()
         columns = dict(zip(Quality._fields, zip(*qualities, strict=True), strict=True))
