@@ -58,12 +58,10 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
     [
         (["registry", "list"], "convrec registry list: MLFLOW_TRACKING_URI has a user; leave it out"),
         (["promote", "--version", "x"], 'Invalid value "x" for --version. Give the number of a version, as'),
-        (["data", "sample", "x", "--seed=-1"], 'convrec data sample: Invalid value "-1" for --seed. Must be >= 0.'),
         (["score", "--predictions", "x", "--list-length", "9" * 5000], f'--list-length: unable to convert "{"9" * 40}'),
         (["experiment", "start", "--challenger=2", "--share=7"], 'Invalid value "7.0" for --share. Must be <= 1.'),
         (["recommend", "x", "--model", ""], "convrec recommend: --model : not a model's folder"),
         (["recommend", "x", "--model", "x" * 5000], "xx: File name too long; give another path"),
-        (["nosuch"], 'convrec: Unknown command "nosuch".'),
     ],
 )
 def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):

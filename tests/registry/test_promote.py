@@ -50,23 +50,19 @@ def client(made, tmp_path, monkeypatch) -> mlflow.MlflowClient:
     return mlflow.MlflowClient()
 
 
-def _list(number: int, rank: int | None, others: str | None = None) -> str:
+def _list(number: int, rank: int) -> str:
     """Return four lines with the prompt's truth at a rank, the others films that it is not."""
     films = [f"{title} ({1975 + 3 * place})" for place, title in enumerate(TITLES)]
     truth = films.pop(number)
-    lines = [others or films[(number + place) % len(films)] for place in range(SIZE)]
-    if rank is not None:
-        lines[rank - 1] = truth
+    lines = [films[(number + place) % len(films)] for place in range(SIZE)]
+    lines[rank - 1] = truth
     return "\n".join(lines)
 
 
 @pytest.fixture
 def ranks(made, monkeypatch) -> dict[str, object]:
-    """What the versions write in place of their own: by version, the truth's rank, or a function of the prompt.
-
-    Latencies are 0.1 s, but those that are put under the version's key `seconds`.
-    """
-    written: dict[str, object] = {"1": 3, "2": 3, "3": 3, "seconds": {}, "asked": []}
+    """By version, the rank of the truth in the lists that stand in for its own; every latency is 0.1 s."""
+    written: dict[str, object] = {"1": 3, "2": 3, "3": 3, "asked": []}
     versions = {checkpoint_digest(made / f"version-{seed}" / "artifacts" / "model"): str(seed + 1) for seed in range(3)}
 
     class Written:
@@ -75,18 +71,14 @@ def ranks(made, monkeypatch) -> dict[str, object]:
 
         def stream(self, prompts, requests):
             written["asked"].append(self.version)
-            how = written[self.version]
             for index in range(len(prompts)):
-                yield [(index, how(index) if callable(how) else _list(index, how))]
+                yield [(index, _list(index, written[self.version]))]
 
         def close(self):
             pass
 
-    def seconds(params, paths, models, prompts):
-        return [written["seconds"].get(versions[checkpoint_digest(one.checkpoint)], 0.1) for one in models]
-
     monkeypatch.setattr(lists, "load_engine", lambda folder, *_: Written(folder))
-    monkeypatch.setattr(measure, "latencies", seconds)
+    monkeypatch.setattr(measure, "latencies", lambda params, paths, models, prompts: [0.1] * len(models))
     return written
 
 
