@@ -13,24 +13,17 @@ import argparse
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from convrec.data.conversations import STEP_COLUMNS, read_rows
-from convrec.evaluation.comparison import KEYS
-from convrec.evaluation.evaluation import Evaluation
-from convrec.evaluation.headline import bounds, with_interval
-from convrec.evaluation.metrics import metric_label
-from convrec.generation.export import export_model
 from convrec.pipeline.memory import with_settings
-from convrec.pipeline.stages.sft import key_of, learn
 from convrec.project.config.params import Params, load_params
 from convrec.project.machine import keep_freed_memory, limit_threads, quiet_libraries
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import SilentRun, file_md5
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STEPS = {  # the step whose lists each variant learns; the first is the baseline
     "raw": "teacher",
@@ -44,6 +37,14 @@ logger = logging.getLogger(__name__)
 
 def ablate(params: Params, paths: Paths, num_seeds: int) -> dict[str, Any]:
     """Train and score every variant with every seed, from `common.seed` on; return the table."""
+    # Imported once `main` has limited the threads of torch.
+    from convrec.data.conversations import STEP_COLUMNS, read_rows  # noqa: PLC0415
+    from convrec.evaluation.comparison import KEYS  # noqa: PLC0415
+    from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
+    from convrec.generation.export import export_model  # noqa: PLC0415
+    from convrec.pipeline.stages.sft import key_of, learn  # noqa: PLC0415
+    from convrec.registry.tracking import SilentRun, file_md5  # noqa: PLC0415
+
     demonstrations, base = paths.demonstration("train"), paths.model("base")
     whole = Evaluation.of_split(paths, "validation", **params.evaluation())
     learnt, validation = read_rows(demonstrations), read_rows(paths.demonstration("validation"))
@@ -58,7 +59,7 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> dict[str, Any]:
     settings = {f"sft.{name}": value for name, value in params.sft.in_one_process().items()}
     runs = [with_settings(params, {**settings, "common.seed": first + number}) for number in range(num_seeds)]
 
-    def model_scores(run: Params, step: str) -> dict[str, pd.DataFrame]:
+    def model_scores(run: Params, step: str) -> "dict[str, pd.DataFrame]":
         folder = CHECKPOINTS / "ablation" / str(key_of(run, paths)) / step
         logger.warning("SFT on the lists of %s, seed %d: %s", step, run.common.seed, folder)
         checkpoint, tokenizer = learn(run, paths, rows, STEP_COLUMNS[step], folder, SilentRun())
@@ -90,6 +91,9 @@ def ablate(params: Params, paths: Paths, num_seeds: int) -> dict[str, Any]:
 
 def show(result: Mapping[str, Any]) -> None:
     """Print the table."""
+    from convrec.evaluation.headline import bounds, with_interval  # noqa: PLC0415
+    from convrec.evaluation.metrics import metric_label  # noqa: PLC0415
+
     sizes = ", ".join(f"{group} {size['rows']} rows" for group, size in result["groups"].items())
     header, rows = ["demonstrations"], [[name] for name in result["variants"]]
     for group in result["groups"]:
