@@ -75,6 +75,14 @@ class Servers:
         secret = self.secrets["POSTGRES_PASSWORD" if user == "postgres" else f"{user.upper()}_DB_PASSWORD"]
         return {"host": HOST, "port": self.ports["postgres"], "user": user, "password": secret, "dbname": name}
 
+    def prefect(self, path: str, **values: Any) -> Any:
+        """Post to Prefect's API as the team, and return its answer; without values, get."""
+        method, auth = "post" if values else "get", ("team", self.secrets["PREFECT_PASSWORD"])
+        url = f"{self.address('prefect')}/api/{path}"
+        answer = requests.request(method, url, json=values or None, auth=auth, timeout=60)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
     def clients(self) -> dict[str, str]:
         """Return the variables of somebody who uses the servers: those that docs/stack.md lists."""
         names = ("MLFLOW_TRACKING_", "PREFECT_API_")

@@ -42,11 +42,6 @@ def test_every_public_name_is_there():
 HEAVY = "datasets", "mlflow", "numpy", "pandas", "polars", "torch", "transformers"
 
 
-def test_importing_convrec_loads_no_library_that_takes_long():
-    code = f"import sys, convrec; sys.exit(bool(set(sys.modules) & set({HEAVY})))"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["recommend", "--help"]])
 def test_a_help_text_imports_no_library_that_takes_long(command):
     code = f"import sys; from convrec.cli import main; main({command}); print(*set(sys.modules) & set({HEAVY}))"

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -40,21 +41,17 @@ def test_a_file_of_an_earlier_version_is_read_and_calls_without_an_answer_are_ma
 
 
 def test_a_new_file_is_made_by_many_at_once(tmp_path):
-    start, numbers = threading.Barrier(6), []
+    start = threading.Barrier(6)
 
     def work(n):
         start.wait()
         with closing(CallStore(tmp_path / "calls.sqlite")) as store:
             store.put({"n": n}, ChatAnswer("text", None, 1, 0))
-        numbers.append(n)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
     with closing(CallStore(tmp_path / "calls.sqlite")) as store:
-        assert len(numbers) == 6 and store.spent() == Spent(6, 6, 0)
+        assert store.spent() == Spent(6, 6, 0)
 
 
 PROGRAM = """

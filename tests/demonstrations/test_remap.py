@@ -82,13 +82,6 @@ def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalo
     ]
 
 
-def test_position_weights_are_the_inverse_root_of_the_rank(catalog):
-    lists = [_entries("Up (2009)\nHeat (1995)\nUp (2009)", catalog), [], _entries("Heat (1995)", catalog)]
-    teacher = position_weights(iter(lists), Grounder(catalog))
-    assert [item.title for item in teacher.items] == ["Up", "Heat"] and teacher.mentions.tolist() == [2, 2]
-    np.testing.assert_allclose(teacher.weights.toarray(), [[1, 2**-0.5], [0, 0], [0, 1]])
-
-
 def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
     grounder = Grounder(catalog)
     lists = [_entries("Heat (1995)\nUp (2009)\nHEAT\nheat! (1995)\nHeat (1994)", catalog), _entries("HEAT", catalog)]

@@ -7,20 +7,18 @@ import json
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import requests
 from mlflow import MlflowClient
 
 from convrec.registry.versions import CHAMPION, model_name
 from convrec.training.callbacks import read_history
 from tests.servers import Servers, wait_for
-from tests.small_project import ROOT, SHRUNK, commit, make_project, own_environment, set_params
+from tests.small_project import ROOT, SHRUNK, commit, make_project, run_in, set_params
 
 _TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 # Long enough that a busy machine still finds each training running when it is to be hit.
@@ -45,25 +43,12 @@ class Deployed:
     """The project's deployments at the Prefect server, and the workspaces of its worker."""
 
     def __init__(self, project: Path, servers: Servers):
-        self.project, self.servers = project, servers
+        self.project, self.servers, self.api = project, servers, servers.prefect
         self.workspaces = Path(servers.variables("worker")["CONVREC_WORKSPACES"])
 
     def run(self, *command: str, cwd: Path | None = None) -> str:
         """Run a command as somebody who uses the servers from a shell; return its output."""
-        environment = {**own_environment(), **self.servers.clients()}
-        cwd = cwd or self.project
-        result = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert not result.returncode, f"{command}: {result.stdout[-3000:]}\n{result.stderr[-3000:]}"
-        return result.stdout
-
-    def api(self, path: str, **values: Any) -> Any:
-        """Post to Prefect's server, and return its answer; without values, get."""
-        url, auth = f"{self.servers.address('prefect')}/api/{path}", ("team", self.servers.secrets["PREFECT_PASSWORD"])
-        answer = requests.request("post" if values else "get", url, json=values or None, auth=auth, timeout=60)
-        answer.raise_for_status()
-        return answer.json() if answer.content else None
+        return run_in(cwd or self.project, *command, timeout=600, **self.servers.clients()).stdout
 
     def start(self, name: str, **parameters: Any) -> str:
         """Create a run of a deployment; return its id."""

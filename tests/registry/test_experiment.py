@@ -43,13 +43,18 @@ def store(tmp_path) -> FeedbackStore:
     return FeedbackStore(f"sqlite:///{tmp_path}/feedback/feedback.db")
 
 
-def test_start_read_and_end(champion):
+def test_one_at_a_time_is_started_read_and_ended(champion):
     assert read_experiment(champion) is None
     started = start_experiment(champion, "2", 0.2, "ops")
     assert read_experiment(champion) == started
     assert (started.champion, started.challenger, started.share, started.num_moves) == ("1", "2", 0.2, 1)
     assert running_experiment(champion, "1") == started
     assert running_experiment(champion, "3") is None, "against another champion, it does not run"
+    with pytest.raises(InputError, match=f"experiment {started.id} of version 2 is running"):
+        start_experiment(champion, "3", 0.5, "ops")
+    with pytest.raises(InputError, match="experiment ab-2-old has ended"):
+        end_experiment(champion, "ab-2-old", "worse", "ops")
+    assert read_experiment(champion) == started
     ended = end_experiment(champion, started.id, "enough", "ops")
     assert (ended.reason, ended.is_running) == ("enough", False)
     assert read_experiment(champion) == ended and running_experiment(champion, "1") is None
@@ -79,15 +84,6 @@ def test_a_version_of_another_catalog_cannot_start(champion, monkeypatch):
     with pytest.raises(InputError, match=r"version 5 \(9 items, as Title 5.0 .*version 1 \(9 items, as Title 1.0"):
         start_experiment(champion, add_version(champion, catalog_version="games"), 0.5, "ops")
     assert read_experiment(champion) is None
-
-
-def test_one_at_a_time(champion):
-    first = start_experiment(champion, "2", 0.5, "ops")
-    with pytest.raises(InputError, match=f"experiment {first.id} of version 2 is running"):
-        start_experiment(champion, "3", 0.5, "ops")
-    assert read_experiment(champion) == first
-    with pytest.raises(InputError, match="experiment ab-2-old has ended"):
-        end_experiment(champion, "ab-2-old", "worse", "ops")
 
 
 def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):

@@ -61,7 +61,7 @@ def _list(number: int, rank: int) -> str:
 
 @pytest.fixture
 def ranks(made, monkeypatch) -> dict[str, object]:
-    """By version, the rank of the truth in the lists that stand in for its own; every latency is 0.1 s."""
+    """What the versions write in place of their own: by version, the truth's rank. Latencies are 0.1 s."""
     written: dict[str, object] = {"1": 3, "2": 3, "3": 3, "asked": []}
     versions = {checkpoint_digest(made / f"version-{seed}" / "artifacts" / "model"): str(seed + 1) for seed in range(3)}
 
@@ -78,7 +78,7 @@ def ranks(made, monkeypatch) -> dict[str, object]:
             pass
 
     monkeypatch.setattr(lists, "load_engine", lambda folder, *_: Written(folder))
-    monkeypatch.setattr(measure, "latencies", lambda params, paths, models, prompts: [0.1] * len(models))
+    monkeypatch.setattr(measure, "latencies", lambda params, paths, models, prompts: [0.1 for _ in models])
     return written
 
 
@@ -178,7 +178,8 @@ def test_the_decision_is_written_to_version_and_run(client, ranks):
     assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
     text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
     assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
-    assert moves_of(client)[-1]["decision"] == "promotion/decision-1.json"
+    move = moves_of(client)[-1]
+    assert (move["kind"], move["by"], move["decision"]) == ("promote", "ops", "promotion/decision-1.json")
 
 
 def test_approval_is_awaited_and_given(client, ranks):

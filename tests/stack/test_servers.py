@@ -5,7 +5,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import boto3
 import psutil
@@ -31,12 +30,6 @@ def client(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> MlflowClient:
     return MlflowClient(servers.address("mlflow"))
 
 
-def _ask(servers: Servers, path: str, **values: Any) -> requests.Response:
-    """Post to Prefect's server."""
-    auth = "team", servers.secrets["PREFECT_PASSWORD"]
-    return requests.post(f"{servers.address('prefect')}/api/{path}", json=values, auth=auth, timeout=30)
-
-
 @pytest.mark.parametrize("auth", [None, ("team", "wrong"), ("admin", "password1234")])
 def test_mlflow_and_prefect_refuse_strangers(servers, auth):
     url = f"{servers.address('mlflow')}/api/2.0/mlflow/experiments/create"
@@ -44,7 +37,7 @@ def test_mlflow_and_prefect_refuse_strangers(servers, auth):
     assert query(servers, "mlflow", "SELECT name FROM experiments WHERE name = 'stranger'") == []
     url = f"{servers.address('prefect')}/api/flows/"
     assert requests.post(url, json={"name": "stranger"}, auth=auth, timeout=30).status_code == 401
-    assert _ask(servers, "flows/filter", flows={"name": {"any_": ["stranger"]}}).json() == []
+    assert servers.prefect("flows/filter", flows={"name": {"any_": ["stranger"]}}) == []
 
 
 @pytest.mark.parametrize("location", ["file://{0}", "{0}", "file:{0}", "../outside", "FILE://{0}"])
@@ -133,5 +126,5 @@ def test_a_restart_keeps_everything_and_provisioning_can_be_repeated(servers, cl
         requests.get(servers.address("mlflow"), timeout=5)
     servers.start("postgres", "mlflow", "prefect")
     assert client.get_run(run).data.metrics == {"loss": 0.5}
-    pools = _ask(servers, "work_pools/filter").json()
+    pools = servers.prefect("work_pools/filter", limit=9)
     assert sorted((pool["name"], pool["type"]) for pool in pools) == [("cpu", "process"), ("gpu", "process")]

@@ -1,5 +1,6 @@
 import json
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,12 +9,10 @@ import pandas as pd
 import pytest
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import read_rows, split_by_period
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE, PLACEHOLDER
 from convrec.data.schemas import conform, write_conversations
 from convrec.data.sources.reddit_movie import read_reddit_movie
-from convrec.project.config.period import Period
 from convrec.project.errors import InputError
 from tests.data.sources.reddit_movie_sample import film_names, sample_turns, turn, write_dump
 
@@ -98,20 +97,8 @@ def test_answers_to_one_turn_share_the_prompt(tmp_path):
     assert [row["groundtruth"][0]["title"] for row in rows] == ["Up", "Alien", "Alien"]
     assert rows[0]["prompt_id"] == rows[1]["prompt_id"] != rows[2]["prompt_id"]
     assert rows[1]["messages"] == rows[0]["messages"]
-
-
-def test_months_are_those_of_utc(tmp_path):
-    seconds = [NOVEMBER - 1, NOVEMBER, NOVEMBER + 30 * 86_400 - 1, NOVEMBER + 30 * 86_400]
-    records = small_thread()[:1]
-    for number, when in enumerate(seconds):
-        records.append(turn("c", f"t1_{number}", when, UP, records[:1], NAMES, is_seeker=False, upvotes=1))
-    write_dump(tmp_path, records, NAMES)
-    rows = read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows
-    assert rows["date"].tolist() == ["2022-10-31", "2022-11-01", "2022-11-30", "2022-12-01"]
-    splits = split_by_period(conform(rows), Period.parse("2022-11"), Period.parse("2022-12"))
-    assert {name: len(split) for name, split in splits.items()} == {"train": 1, "validation": 2, "test": 1}
-    write_conversations(splits["validation"], tmp_path / "rows.parquet")
-    assert read_rows(tmp_path / "rows.parquet") == conform(rows).iloc[1:3].to_dict("records")
+    with pytest.raises(InputError, match="at least 6 upvotes"):
+        _read(tmp_path, small_thread(), min_upvotes=6)
 
 
 def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
@@ -188,6 +175,7 @@ def _drop_column(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (shutil.rmtree, "no readable JSON object"),
         (lambda f: [p.unlink() for p in f.glob("*.csv")], r"no \*.csv there"),
         (lambda f: (f / "id2name.json").unlink(), "id2name.json: no readable JSON object of IMDb ids"),
         (lambda f: (f / "id2name.json").write_text('["Heat (1995)"]'), "id2name.json: no readable JSON object"),
@@ -202,11 +190,3 @@ def test_unreadable_files(tmp_path, change, message):
     change(tmp_path)
     with pytest.raises(InputError, match=message):
         read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1)
-
-
-def test_no_folder_and_no_row(tmp_path):
-    with pytest.raises(InputError, match="no readable JSON object"):
-        read_reddit_movie(tmp_path / "none", Quarantine(), min_upvotes=1)
-    write_dump(tmp_path, small_thread(), NAMES)
-    with pytest.raises(InputError, match="at least 6 upvotes"):
-        read_reddit_movie(tmp_path, Quarantine(), min_upvotes=6)

@@ -186,27 +186,6 @@ def test_a_record_that_a_full_disk_cuts_short_damages_no_other(project, client, 
     assert "sent; 1 refused" in text and "the disk is full" in caplog.text
 
 
-def test_a_full_disk_stops_nothing(project, client, monkeypatch, caplog):
-    made = _new(project)
-    with made.path.open("rb") as read_only, monkeypatch.context() as full:
-        full.setattr(made, "_file", read_only)
-        made.append("metrics", step=0, metrics={"loss": 1.0})
-    made.append("metrics", step=1, metrics={"loss": 1.0})
-    made.close()
-    list(upload_left(project))
-    assert client.sent[0] == "loss 1" and "a record (metrics) cannot be written" in caplog.text
-
-
-def test_a_silent_run_records_nothing(project):
-    run = tracking.SilentRun()
-    run.log_metrics({"loss": 1.0}, step=3)
-    run.log_params({"a": 1})
-    run.log_artifact(project / "nowhere")
-    run.log_dataset(project / "nowhere", "train")
-    run.close("FINISHED")
-    assert list(project.iterdir()) == []
-
-
 def test_a_journal_of_another_owner_delays_no_other(project, client, monkeypatch):
     for run_id in ("r1", "r2"):
         _new(project, run_id).close()

@@ -42,28 +42,25 @@ def refusing(request):
 
 
 @pytest.mark.parametrize(
-    ("refusing", "message"),
-    [(401, "rejects this user .*; set MLFLOW_TRACKING_USERNAME and"), (403, "denies access .*; correct the name of ")],
+    ("refusing", "kind", "message"),
+    [
+        (401, InputError, "rejects this user .*; set MLFLOW_TRACKING_USERNAME and"),
+        (403, InputError, "denies access .*; correct the name of "),
+        (500, Unavailable, "cannot be reached"),
+        (503, Unavailable, "cannot be reached"),
+    ],
     indirect=["refusing"],
 )
-def test_a_server_that_refuses_the_user_is_bad_input(refusing, message, project, monkeypatch):
+def test_a_server_that_refuses_or_is_in_trouble_lets_no_stage_begin(refusing, kind, message, project, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{refusing}/?token=s3cret")
-    with pytest.raises(InputError, match=message) as error:
-        tracking.connect()
-    assert "s3cret" not in str(error.value)
+    with pytest.raises(kind, match=message) as error, tracking.stage_run("sft", {}, {}, project / "r.json"):
+        raise AssertionError("no work without a record")
+    assert "s3cret" not in str(error.value) and not (project / "r.json").exists()
 
 
 def test_a_full_disk_is_told_as_such(project):
     error = MlflowException("(sqlite3.OperationalError) database or disk is full [SQL: INSERT INTO runs]")
     assert isinstance(store.store_error(error), NoSpace)
-
-
-@pytest.mark.parametrize("refusing", [500, 503], indirect=True)
-def test_a_server_in_trouble_is_unavailable(refusing, project, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", refusing)
-    with pytest.raises(Unavailable, match="cannot be reached"), tracking.stage_run("sft", {}, {}, project / "r.json"):
-        raise AssertionError("no work without a record")
-    assert not (project / "r.json").exists()
 
 
 def test_no_server_is_unavailable_and_an_unknown_scheme_is_bad_input(project, monkeypatch):
@@ -81,15 +78,6 @@ def test_credentials_in_the_uri_are_refused_and_not_shown(project, monkeypatch, 
     with pytest.raises(InputError, match="MLFLOW_TRACKING_URI has a user; leave it out, and set MLFLOW_") as error:
         tracking.connect()
     assert "s3cret" not in str(error.value) and "word@" not in str(error.value)
-
-
-@pytest.mark.parametrize(("error", "status"), [(Unavailable("it is away"), 75), (InputError("it is away"), 2)])
-def test_the_command_line_distinguishes_them_by_exit_status(project, monkeypatch, cli, error, status):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(store, "connect", fail)
-    assert cli("tracking", "sync") == (status, "", "convrec tracking sync: it is away\n")
 
 
 def _move(take, first: Path, second: Path) -> None:

@@ -1,16 +1,14 @@
 """The flow `monitor` on a real Prefect server: its alarm is an event, with the checks."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
-import requests
 
 from tests.servers import Servers, running, wait_for
 from tests.service.monitoring.conftest import CHANGE, end_of
-from tests.small_project import SHRUNK, commit, make_project, own_environment, set_params
+from tests.small_project import SHRUNK, commit, make_project, run_in, set_params
 
 pytestmark = pytest.mark.nightly
 
@@ -28,24 +26,10 @@ def test_an_alarm_is_an_event_with_the_checks(prefect_server, watched_project, t
     shutil.copytree(watched_project / "feedback", project / "feedback")
     code = f"from flows.monitor import monitor; print(monitor('{end_of(CHANGE):%Y-%m-%d}')['report'])"
     known = {name: value for name, value in prefect_server.clients().items() if name.startswith("PREFECT_")}
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project,
-        env={**own_environment(), **known},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "runs/monitoring.html" in ended.stdout and (project / "runs" / "monitoring.html").is_file()
+    printed = run_in(project, sys.executable, "-c", code, timeout=600, **known).stdout
+    assert "runs/monitoring.html" in printed and (project / "runs" / "monitoring.html").is_file()
 
-    def ask(path: str, **values: object) -> dict:
-        auth = "team", prefect_server.secrets["PREFECT_PASSWORD"]
-        url = f"{prefect_server.address('prefect')}/api/{path}"
-        return requests.request("post" if values else "get", url, json=values, auth=auth, timeout=30).json()
-
-    wanted = {"event": {"name": ["convrec.monitor.alarm"]}}
+    ask, wanted = prefect_server.prefect, {"event": {"name": ["convrec.monitor.alarm"]}}
     (event,) = wait_for(lambda: ask("events/filter", filter=wanted)["events"], 120, "the event")
     payload = event["payload"]
     assert payload["until"].startswith("2022-04-18") and "acceptance" in payload["summary"]

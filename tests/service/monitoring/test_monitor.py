@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pytest
@@ -23,6 +24,7 @@ from tests.registry.registered import add_version, create_name
 from tests.service.monitoring.conftest import CHANGE, end_of
 from tests.small_project import set_params
 
+JUNE = datetime(2022, 6, 1, tzinfo=UTC)
 CHANGED = {"conversations", "named_items", "accepted_before", "acceptance"}
 
 
@@ -112,14 +114,20 @@ def test_what_is_missing_is_told(project, cli, tmp_path, monkeypatch):
     assert "train.parquet: no data yet; run `dvc repro data` first" in cli("monitor").err
 
 
+def _monitor(cli, folder, answers) -> dict[str, Any]:
+    """Return what the command finds of these answers alone at the beginning of June."""
+    url = f"sqlite:///{folder / 'other.db'}"
+    with closing(FeedbackStore(url)) as store:
+        store.write(answers, [])
+    return json.loads(cli("monitor", "--until", f"{JUNE:%Y-%m-%d}", "--feedback", url, "--json").out)
+
+
 def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
     """Of 300 answers, 30 are empty, one has an item that is not in the catalog, one has an item twice, all are slow.
 
     Twenty more have only items of another catalog: they do not count, which the report says.
     """
-    with sqlite3.connect("feedback/feedback.db") as database:
-        ids = [row[0] for row in database.execute("SELECT DISTINCT item_id FROM shown ORDER BY item_id LIMIT 9")]
-    now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
+    ids, answers = [item.id for item in Catalog.read(Paths().catalog).items[:9]], []
     for number in range(320):
         items = [f"game-{item}" for item in ids] if number >= 300 else list(ids)
         if number < 30:
@@ -128,18 +136,14 @@ def test_failures_of_the_service_are_alarms(project, cli, tmp_path, caplog):
             items[3] = "unknown"
         elif number == 31:
             items[3] = ids[0]
-        time = now - timedelta(minutes=number + 1)
+        time = JUNE - timedelta(minutes=number + 1)
         answers.append(make_answer(*items, time=time, latency_seconds=6.0 + number / 100))
-    url = f"sqlite:///{tmp_path / 'other.db'}"
-    store = FeedbackStore(url)
-    store.write(answers, [])
-    store.close()
-    ended = cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json")
+    found = _monitor(cli, tmp_path, answers)
     assert "20 answers without any item of the catalog do not count" in caplog.text
     page = Path("runs/monitoring.html").read_text(encoding="utf-8")
     assert "<dt>Answers without a catalog item</dt><dd>20<small>not counted: " in page
-    assert json.loads(ended.out)["not_counted"] == 20
-    checks = {check["name"]: check for check in json.loads(ended.out)["checks"]}
+    assert found["not_counted"] == 20
+    checks = {check["name"]: check for check in found["checks"]}
     assert checks["empty_answers"]["figure"] == 0.1 and checks["empty_answers"]["detail"] == "30 answers"
     assert checks["not_in_catalog"]["detail"] == "2 answers" and checks["not_in_catalog"]["n"] == 270
     alarms = {name for name, check in checks.items() if check["status"] == "alarm"}
@@ -166,17 +170,11 @@ def test_one_id_for_everybody_gives_not_enough_data(watched_project, project, cl
 
 def test_one_users_empty_answers_are_not_those_of_many(project, cli, tmp_path):
     """One user of 100 has 30 empty answers of 129: 23 % of all, and still one user."""
-    with sqlite3.connect("feedback/feedback.db") as database:
-        (item,) = database.execute("SELECT item_id FROM shown LIMIT 1").fetchone()
-    now, answers = datetime(2022, 6, 1, tzinfo=UTC), []
+    item, answers = Catalog.read(Paths().catalog).items[0].id, []
     for number in range(129):
         items, user = ([], "odd") if number < 30 else ([item], f"user {number}")
-        answers.append(make_answer(*items, time=now - timedelta(minutes=number + 1), user_id=user))
-    url = f"sqlite:///{tmp_path / 'odd.db'}"
-    with closing(FeedbackStore(url)) as store:
-        store.write(answers, [])
-    found = json.loads(cli("monitor", "--until", "2022-06-01", "--feedback", url, "--json").out)
-    (empty,) = (check for check in found["checks"] if check["name"] == "empty_answers")
+        answers.append(make_answer(*items, time=JUNE - timedelta(minutes=number + 1), user_id=user))
+    (empty,) = (check for check in _monitor(cli, tmp_path, answers)["checks"] if check["name"] == "empty_answers")
     assert empty["figure"] == pytest.approx(30 / 129) and (empty["low"], empty["status"]) == (0, "ok")
 
 
