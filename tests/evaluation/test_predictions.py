@@ -178,22 +178,6 @@ def test_items_of_one_title_are_told_apart_by_id_or_column(tmp_path, column, ite
     assert [now - before for before, now in zip([0, *at], at, strict=False)] == hits
 
 
-@pytest.mark.parametrize(
-    ("line", "truth", "hit"),
-    [
-        ("Dune", ["Dune", 1984], 0),
-        ("Dune", ["Dune", None], 0),
-        ("Dune (2021)", ["Dune", None], 1),
-        ("Heat", ["Heat", 1995], 1),
-    ],
-)
-def test_a_line_without_a_year_names_an_item_only_if_no_other_has_its_title(tmp_path, line, truth, hit):
-    path = _write(tmp_path, [{"response": line, "groundtruth": [truth]}, {"items": [line], "groundtruth": [truth]}])
-    scores = score_predictions(path, open_catalog(tmp_path / "catalog.csv")[0], SETTINGS)
-    assert scores.intervals["recall@1"].mean == hit
-    assert scores.intervals["in_catalog"].mean == (line != "Dune")
-
-
 def test_few_persons_have_no_interval(score, monkeypatch):
     monkeypatch.setattr(comparison, "MIN_PERSONS", 6)
     assert json.loads(score(ROWS, "--json").out)["intervals"]["recall@1"] == [None, None]

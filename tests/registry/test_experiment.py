@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import mlflow
 import pytest
@@ -95,11 +96,7 @@ def test_a_tag_that_is_no_experiment_stops_nothing(champion, cli):
 
 def test_an_experiment_ends_if_its_result_cannot_be_recorded(champion, store, monkeypatch, caplog):
     result = read_result(store, start_experiment(champion, "2", 0.5, "ops"))
-
-    def fail(*_):
-        raise ConnectionError("away")
-
-    monkeypatch.setattr(champion, "set_model_version_tag", fail)
+    monkeypatch.setattr(champion, "set_model_version_tag", Mock(side_effect=ConnectionError("away")))
     assert not finish(champion, result, "enough", "ops").experiment.is_running
     assert f"the end of experiment {result.experiment.id} is done, but could not be recorded (away)" in caplog.text
 

@@ -176,10 +176,6 @@ def test_a_process_that_lost_its_claim_moves_nothing(client, monkeypatch):
     assert not _is_claimed(client) and read_aliases(client) == {"champion": "1"}
 
 
-def _move(kind: str, from_version: str | None, to_version: str) -> Move:
-    return Move("today", kind, from_version, to_version, "ops", "")
-
-
 TWO = [("promote", None, "1"), ("promote", "1", "2")]
 
 
@@ -198,4 +194,4 @@ TWO = [("promote", None, "1"), ("promote", "1", "2")]
     ],
 )
 def test_rollbacks_follow_the_history(moves, expected):
-    assert earlier_champions([_move(*move) for move in moves]) == list(expected)
+    assert earlier_champions([Move("today", *move, "ops", "") for move in moves]) == list(expected)

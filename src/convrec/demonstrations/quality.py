@@ -30,11 +30,12 @@ def check_demonstrations(lists: Sequence[str], rows: Sequence[Row], catalog: Cat
 
 
 def split_figures(name: str, split: Grounded, sources: np.ndarray, size: int) -> dict[str, dict[str, float]]:
-    """Return the figures about a split's answers, titles, sources (of `placed_by`) and ratings."""
+    """Return the figures about a split's answers, titles, sources (shares of `placed_by`) and ratings."""
+    counts = np.bincount(sources.ravel(), minlength=len(PLACED_BY)).tolist()
     return {
         f"{name}_answers": answer_shapes(split.lengths, size),
         f"{name}_titles": match_shares(split.remapped.teacher),
-        f"{name}_sources": source_shares(sources),
+        f"{name}_sources": {kind: n / max(1, sources.size) for kind, n in zip(PLACED_BY, counts, strict=True)},
         f"{name}_ratings": {"asked": split.reflected.asked, "missing": split.reflected.missing},
     }
 
@@ -75,12 +76,6 @@ def placed_by(sources: np.ndarray, top: np.ndarray, reflected: np.ndarray) -> np
     """
     is_new = ~(top[:, :, None] == reflected[:, None, :]).any(axis=2)
     return np.where(is_new & (sources == SOURCES.index("semantic")), PLACED_BY.index("collaborative"), sources)
-
-
-def source_shares(sources: np.ndarray) -> dict[str, float]:
-    """Return the share of the demonstrations' lines that each of `PLACED_BY` placed."""
-    counts = np.bincount(sources.ravel(), minlength=len(PLACED_BY))
-    return {name: count / max(1, sources.size) for name, count in zip(PLACED_BY, counts.tolist(), strict=True)}
 
 
 def popularity(

@@ -54,7 +54,6 @@ def render_page(template: str, folder: str = "evaluation", **values: Any) -> str
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=False,
     )
     environment.filters["metric"] = metric_label
     environment.filters["unnumbered"] = unnumbered

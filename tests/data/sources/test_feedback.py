@@ -33,24 +33,24 @@ def _events(answer, **states):
 
 
 @pytest.fixture
-def recorded(tmp_path):
-    """Exports answers with their events to a folder, and returns it."""
+def read(tmp_path, catalog):
+    """Exports answers with their events, and reads the file; returns the source and the quarantine."""
 
-    def write(*answers_and_events):
+    def exported(*answers_and_events):
         answers = [answer for answer, _ in answers_and_events]
         events = [event for _, own in answers_and_events for event in own]
         with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
             store.write(answers, events)
             export(store, tmp_path / FILE)
-        return tmp_path
+        quarantine = Quarantine()
+        return read_feedback(tmp_path, quarantine, catalog=catalog), quarantine
 
-    return write
+    return exported
 
 
-def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(recorded, catalog):
+def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(read):
     one = _answer(HEAT, DUNE, UP, ALIEN)
-    folder = recorded((one, _events(one, dune="accepted", alien="watched", heat="rejected")))
-    source = read_feedback(folder, Quarantine(), catalog=catalog)
+    source, _ = read((one, _events(one, dune="accepted", alien="watched", heat="rejected")))
     (row,) = conform(source.rows).to_dict("records")
     assert [tuple(item.values()) for item in row["groundtruth"]] == [("Dune", 2021), ("Alien", 1979)]
     assert row["disliked_titles"] == row["seen_titles"] == ["Heat (1995)"]
@@ -58,46 +58,38 @@ def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(
     assert row["messages"] == [{"role": "user", "content": "A space film, please"}]
 
 
-def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(recorded, catalog):
+def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(read):
     one = _answer(HEAT, DUNE, UP, ALIEN)
     events = _events(one, heat="watched", dune="watched", up="accepted", alien="watched")
     again = [replace(event, event_id=f"{event.event_id}+") for event in _events(one, heat="rejected", dune="hidden")]
-    (row,) = read_feedback(recorded((one, [*events, *again])), Quarantine(), catalog=catalog).rows.to_dict("records")
+    source, _ = read((one, [*events, *again]))
+    (row,) = source.rows.to_dict("records")
     assert [item["title"] for item in row["groundtruth"]] == ["Up", "Alien"]
     assert row["disliked_titles"] == ["Heat (1995)", "Dune (2021)"]
 
 
-def test_what_the_conversation_names_is_seen(recorded, catalog):
+def test_what_the_conversation_names_is_seen(read):
     one = _answer(DUNE, messages=("A film like Heat (1995), please",))
-    (row,) = read_feedback(recorded((one, _events(one, dune="accepted"))), Quarantine(), catalog=catalog).rows.to_dict(
-        "records"
-    )
+    source, _ = read((one, _events(one, dune="accepted")))
+    (row,) = source.rows.to_dict("records")
     assert row["seen_titles"] == ["Heat"] and row["disliked_titles"] == []
 
 
-def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(recorded, catalog):
+def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(read):
     accepted, ignored, silent = _answer(HEAT), _answer(UP, user=None), _answer(ALIEN, messages=None)
     withdrawn = _events(accepted, heat="accepted")
     withdrawn += [replace(withdrawn[0], event_id="w", event="withdrawn", time=datetime(2026, 6, 1, tzinfo=UTC))]
-    folder = recorded((accepted, withdrawn), (ignored, []), (silent, _events(silent, alien="accepted")))
-    assert read_feedback(folder, Quarantine(), catalog=catalog).rows.empty
+    source, _ = read((accepted, withdrawn), (ignored, []), (silent, _events(silent, alien="accepted")))
+    assert source.rows.empty
 
 
-def test_items_that_the_catalog_has_lost_go_to_the_quarantine(recorded, catalog):
-    one = _answer(HEAT, "gone_1900")
-    folder, quarantine = recorded((one, _events(one, heat="accepted", gone="accepted"))), Quarantine()
-    (row,) = read_feedback(folder, quarantine, catalog=catalog).rows.to_dict("records")
+def test_items_that_the_catalog_has_lost_and_answers_of_another_projects_model_are_left_out(read, caplog):
+    one, other = _answer(HEAT, "gone_1900"), _answer("gone_1900")
+    own = one, _events(one, heat="accepted", gone="accepted")
+    source, quarantine = read(own, (other, _events(other, gone="accepted")))
+    (row,) = source.rows.to_dict("records")
     assert row["groundtruth"] == [{"title": "Heat", "year": 1995}]
     assert quarantine.reasons() == {("groundtruth", "the catalog has no item of this id"): 1}
-
-
-def test_answers_of_another_projects_model_are_left_out(recorded, catalog, caplog):
-    one, other = _answer(HEAT), _answer("gone_1900")
-    folder, quarantine = (
-        recorded((one, _events(one, heat="accepted")), (other, _events(other, gone="accepted"))),
-        Quarantine(),
-    )
-    assert len(read_feedback(folder, quarantine, catalog=catalog).rows) == 1 and not quarantine.rows
     assert "answers without any item of the catalog, which do not count: 1" in caplog.text
 
 
@@ -112,9 +104,9 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, catalog):
         read_feedback(tmp_path, Quarantine(), catalog=catalog)
 
 
-def test_sources_are_joined_in_order_and_keep_their_ids_apart(recorded, catalog):
+def test_sources_are_joined_in_order_and_keep_their_ids_apart(read, catalog):
     one = _answer(HEAT)
-    feedback = read_feedback(recorded((one, _events(one, heat="accepted"))), Quarantine(), catalog=catalog)
+    feedback, _ = read((one, _events(one, heat="accepted")))
     own = feedback.rows.assign(conversation_id="c1").drop(columns=["user_id", "disliked_titles"])
     joined = combine({"files": Source(catalog, own), "feedback": feedback})
     assert joined.rows["conversation_id"].to_list() == ["c1", f"feedback/{one.answer_id}"]

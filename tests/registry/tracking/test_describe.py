@@ -21,22 +21,6 @@ GRAPH = f"""stages:
 RAW = Path("data/raw/Amélie.txt")
 
 
-def test_parameters_become_comparable_text():
-    nested = {
-        "sft": {"lr": 1e-06, "steps": 10, "start": None, "on": True, "name": "a b"},
-        "k": [5, "é", None],
-        "no": {},
-    }
-    assert tracking.param_texts(nested) == {
-        "sft.lr": "1e-06",
-        "sft.steps": "10",
-        "sft.start": "null",
-        "sft.on": "true",
-        "sft.name": "a b",
-        "k": '[5,"é",null]',
-    }
-
-
 def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert tracking.git_state() == {} and changed_by_runs() == []

@@ -110,7 +110,8 @@ def test_the_journal_of_a_run_that_the_server_has_not_is_kept(client, project, c
 
 
 def test_runs_of_pipelines_and_groups_are_nested(client, project):
-    pipeline = tracking.start_pipeline_run("train tiny", {"profile": "tiny"}, {"common": {"seed": 17, "k": [5, 10]}})
+    common = {"seed": 17, "k": [5, "é", None], "rate": 1e-6, "on": True, "name": "a b"}
+    pipeline = tracking.start_pipeline_run("train tiny", {"profile": "tiny"}, {"common": common, "no": {}})
     with (
         tracking.group_run("compare", {}, parent=pipeline.run_id) as comparison,
         tracking.group_run("grpo", {"algorithm": "grpo"}, parent=comparison.run_id) as algorithm,
@@ -123,7 +124,8 @@ def test_runs_of_pipelines_and_groups_are_nested(client, project):
     tracking.end_pipeline_run(pipeline, Paths(), "FAILED")
     found = client.get_run(pipeline.run_id)
     assert found.info.status == "FAILED" and found.info.run_name.startswith("train tiny 2")
-    assert found.data.params == {"common.seed": "17", "common.k": "[5,10]"}
+    texts = {"seed": "17", "k": '[5,"é",null]', "rate": "1e-06", "on": "true", "name": "a b"}
+    assert found.data.params == {f"common.{name}": text for name, text in texts.items()}
     assert [artifact.path for artifact in client.list_artifacts(pipeline.run_id)] == ["changes"]
 
 

@@ -135,15 +135,6 @@ def test_the_last_event_counts_within_a_microsecond_or_after_the_clock_was_set_b
     assert store.outcomes()["accepted"].all()
 
 
-def test_a_deleted_users_answers_in_a_journal_are_not_delivered(folder, url, store, monkeypatch):
-    monkeypatch.setattr(recorder, "_LINGER", 60)
-    with closing(FeedbackRecorder(folder, url)) as recording:
-        recording.add_answer(answer_now("heat", user_id="me"))
-        recording.add_answer(answer_now("heat", user_id="you"))
-        store.delete_user("me")
-    assert store.answers()["user_id"].to_list() == ["you"]
-
-
 def test_a_damaged_line_and_one_that_the_database_rejects_hold_up_no_other(folder, url, store, monkeypatch):
     monkeypatch.setattr(recorder, "_LINGER", 60)
     good = [answer_now("heat") for _ in range(3)]

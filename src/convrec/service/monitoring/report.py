@@ -1,7 +1,7 @@
 """The monitoring report: one self-contained HTML file, in the style of the evaluation's. Users' texts are not shown."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -68,24 +68,17 @@ def _points(spans: Sequence[Span], x: Sequence[object], name: str, place: int, t
     )
 
 
-def weeks(watched: Watched) -> dict[datetime, Span]:
-    """Return the acceptances per answer of each seven days with answers, counted back from the window's end."""
+def _weeks_figure(watched: Watched) -> Markup | None:
+    """Return a plot of the acceptances per answer of each seven days with answers, counted back from the end."""
     both = (watched.before.answers, watched.window.answers)
     answers = pl.concat([part.select("time", "person", "accepted") for part in both])
     back = ((watched.until - pl.col("time")).dt.total_seconds() / timedelta(days=7).total_seconds()).ceil()
     parts = answers.with_columns(back.clip(1).cast(pl.Int64).alias("back")).partition_by("back", as_dict=True)
-    return {
-        watched.until - int(number) * timedelta(days=7): acceptance(part)
-        for (number,), part in sorted(parts.items(), reverse=True)
-    }
-
-
-def _weeks_figure(watched: Watched) -> Markup | None:
-    found = weeks(watched)
-    if not found:
+    if not parts:
         return None
-    starts = [f"{start:%Y-%m-%d}" for start in found]
-    traces = [_points(list(found.values()), starts, "accepted per answer", 0, "week from %{x}")]
+    found = sorted(parts.items(), reverse=True)
+    starts = [f"{watched.until - int(number) * timedelta(days=7):%Y-%m-%d}" for (number,), _ in found]
+    traces = [_points([acceptance(part) for _, part in found], starts, "accepted per answer", 0, "week from %{x}")]
     mark = {"type": "line", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "line": {"color": GREY, "dash": "dot"}}
     begin = f"{watched.since:%Y-%m-%d}"
     shapes = [{**mark, "x0": begin, "x1": begin}] if begin in starts else []
@@ -94,17 +87,13 @@ def _weeks_figure(watched: Watched) -> Markup | None:
     return figure("weeks", traces, "first day", "accepted per answer", 320, axis, layout, rangemode="tozero")
 
 
-def rank_spans(feedback: Feedback) -> dict[int, Span]:
-    """Return the share of shown items that were accepted, with Wilson's interval by user, by rank."""
-    persons = feedback.answers["person"].to_numpy()
-    part = independent_units(persons) / max(1, len(persons))  # of the answers, and so of the items at each rank
-    return {rank: wilson(accepted, n, part * n) for rank, n, accepted in feedback.ranks.iter_rows()}
-
-
 def _ranks_figure(both: dict[str, Feedback]) -> Markup | None:
+    """Return a plot of the share of shown items that were accepted, with Wilson's interval by user, by rank."""
     traces = []
     for place, (name, feedback) in enumerate(both.items()):
-        spans = rank_spans(feedback)
+        persons = feedback.answers["person"].to_numpy()
+        part = independent_units(persons) / max(1, len(persons))  # of the answers, and so of the items at each rank
+        spans = {rank: wilson(accepted, n, part * n) for rank, n, accepted in feedback.ranks.iter_rows()}
         if spans:
             traces.append(_points(list(spans.values()), list(spans), name, place, "rank %{x}"))
     return figure("ranks", traces, "rank", "share accepted", 320, rangemode="tozero") if traces else None
