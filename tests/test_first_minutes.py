@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import nbformat
 import pytest
 from safetensors import safe_open
 
@@ -15,6 +16,7 @@ from convrec.service.reasons import EXAMPLES, example_requests
 from tests.small_project import ROOT
 
 MAX_BYTES = 8_000_000
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 FIRST, LEAST_FITTING = 10, 8  # items of a list
 
 
@@ -60,6 +62,18 @@ def test_the_documentation_and_the_help_show_only_these_requests():
     shown = {(page, request) for page, text in texts.items() for request in re.findall(requests, text)}
     assert {"README.md", "docs/recommender.md", "help"} <= {page for page, _ in shown}
     assert not {(page, request) for page, request in shown if request not in {one.text for one in EXAMPLES}}
+
+
+def test_the_notebook_has_small_outputs_without_errors_or_paths_of_a_machine():
+    cells = [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1)), "run in order, once"
+    assert all(cell.outputs for cell in cells[1:]), "the first only opens the model"
+    assert {output.output_type for cell in cells for output in cell.outputs} <= {"execute_result", "display_data"}
+    assert NOTEBOOK.stat().st_size < 60_000
+    text = "\n".join(
+        str(part) for cell in cells for one in cell.outputs for kind, part in one.data.items() if "/png" not in kind
+    )
+    assert not re.search(r"(^|[\s\"'=:(])(/\w+){2,}|[A-Z]:\\\\", text) and "NaN" not in text
 
 
 def _install(folder: Path, uv_status: int | None) -> list[str]:

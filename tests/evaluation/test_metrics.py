@@ -1,14 +1,15 @@
+import importlib
+
+import numpy as np
 import pytest
 
+from convrec.data.catalog import Catalog, Item
 from convrec.evaluation.scoring import mean_scores, score_lists
-from tests.rows import list_quality
+from tests.rows import list_quality, make_row
 
 
 def test_scores_of_written_lists(catalog):
-    rows = [
-        {"prompt_id": "a", "conversation_id": "c", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
-        {"prompt_id": "a", "conversation_id": "c", "groundtruth": [{"title": "Up", "year": 2009}], "seen_titles": []},
-    ]
+    rows = [make_row("a", [("Heat", 1995)]), make_row("a", [("Up", 2009)])]
     scores = score_lists({"a": "Heat (1995)\nHeat (1995)\nPrimer (2004)"}, rows, catalog, 3, [1, 3])
     assert scores["recall_at_1"].tolist() == [1, 0]
     means = mean_scores(scores)
@@ -21,3 +22,28 @@ def test_quality_of_clean_and_of_empty_lists(catalog):
     clean = list_quality("Heat (1995)\nUp (2009)", ["up"], catalog, 2)
     assert clean == {"in_catalog": 1, "format": 1, "duplicates": 0, "seen": 0.5, "length": 2}
     assert list_quality("", [], catalog, 2)["in_catalog"] == 0
+
+
+def test_metrics_of_written_lists_are_those_of_ranx(monkeypatch):
+    """Lists of distinct, unseen catalog items: there the method's protocol and ranx's are one."""
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")  # else it compiles for a minute
+    ranx = importlib.import_module("ranx")  # takes seconds, which collecting the tests need not
+    rng = np.random.default_rng(3)
+    items = Catalog([Item(f"Film {number:02d}", 1950 + number) for number in range(60)])
+    lines = [str(item) for item in items.items]
+    rows, texts, qrels, run = [], {}, {}, {}
+    for number in range(200):
+        key = f"q{number:03d}"
+        listed = rng.permutation(60)[: rng.integers(1, 21)]
+        truth = rng.permutation(60)[: rng.integers(1, 30)]
+        texts[key] = "\n".join(lines[place] for place in listed)
+        rows.append(make_row(key, [(items.items[place].title, items.items[place].year) for place in truth]))
+        qrels[key] = {lines[place]: 1 for place in truth}
+        run[key] = {lines[place]: 100.0 - rank for rank, place in enumerate(listed)}
+    cutoffs = (1, 5, 10, 20)
+    scores = score_lists(texts, rows, items, 20, cutoffs)
+    names = {f"{name}_at_{k}": f"{name}@{k}" for name in ("recall", "ndcg", "hit_rate") for k in cutoffs}
+    found = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(run), [*names.values(), "mrr"], return_mean=False)
+    for ours, theirs in {**names, "mrr": "mrr"}.items():
+        np.testing.assert_allclose(scores[ours], found[theirs], rtol=0, atol=1e-9)
+    assert 0.1 < scores["ndcg_at_20"].mean() < 0.9

@@ -12,11 +12,11 @@ from convrec.evaluation import comparison
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, training_figures
-from convrec.evaluation.headline import findings, headline_facts
+from convrec.evaluation.headline import findings, headline_facts, headline_metrics
 from convrec.evaluation.report import with_decision
 from convrec.evaluation.systems import system_names
 from convrec.project.paths import Paths
-from convrec.registry.tracking import file_md5
+from convrec.registry.tracking import file_md5, metric_values
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
 
 REAL = tuple(name for name in SYSTEMS if name != "oracle" and not name.endswith("_free"))
@@ -267,3 +267,24 @@ def test_without_an_interval_nothing_beats_or_loses():
     _, second, first = findings(evaluation, system_names(evaluation), "ndcg_at_20")
     assert first == "Rank-GRPO is not clearly different from SFT in NDCG@20: +0.500 (too few persons), p = 0.250."
     assert "is not clearly different from the strongest baseline, neighbours," in second
+
+
+def test_the_headlines_are_each_systems_metric_and_the_gains_of_the_served_model():
+    systems = {"popularity": 0.1, "neighbours": 0.2, "sft": 0.15, "rank_grpo_free": 0.25, "rank_grpo": 0.3}
+    gains = {
+        f"rank_grpo_over_{other}": {"mean": 0.3 - value, "low": 0.0, "high": 1.0}
+        for other, value in systems.items()
+        if other != "rank_grpo"
+    }
+    evaluation = {name: _system(value, mrr=3 * value) for name, value in systems.items()}
+    evaluation |= {"n_rows": 7, "best_baseline": "neighbours", "paired_ndcg_at_20": gains, "slices": {"month": {}}}
+    found = metric_values(headline_metrics(evaluation, "ndcg_at_20"), "test/")
+    assert found == pytest.approx(
+        {
+            "test/n_rows": 7.0,
+            **{f"test/ndcg_at_20/{name}": value for name, value in systems.items()},
+            "test/recall_at_20/rank_grpo": 0.6,
+            "test/gain/over_sft": 0.15,
+            "test/gain/over_neighbours": 0.1,
+        }
+    )

@@ -18,7 +18,23 @@ from tests.answers import answer_now
 from tests.service.feedback.conftest import until
 
 ROOT = Path(__file__).parents[3]
+# A service that records as fast as it can until it is killed, and prints the id of each recorded answer and event.
+_SERVICE = """
+import sys
+from pathlib import Path
+from convrec.service.feedback import new_answer_id, recorder
+from tests.answers import answer_now
 
+recorder._LINGER = 0.01
+recording = recorder.FeedbackRecorder(Path(sys.argv[1]), sys.argv[2])
+while True:
+    answer = answer_now("heat", "up", user_id="u")
+    if recording.add_answer(answer):
+        print("answer", answer.answer_id, flush=True)
+    event_id = new_answer_id(answer.time)
+    recording.add_event(answer.answer_id, "", "up", "accepted", event_id)
+    print("event", event_id, flush=True)
+"""
 
 SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
@@ -115,7 +131,7 @@ def test_a_full_disk_loses_only_what_was_refused(recording, store, caplog):
 def test_a_killed_service_loses_nothing_that_it_recorded(store, url, folder):
     lines = []
     for number in (40, 150):
-        command = [sys.executable, "-m", "tests.service.feedback.faults", str(folder), url]
+        command = [sys.executable, "-c", _SERVICE, str(folder), url]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as service:
             assert service.stdout is not None
             lines += [service.stdout.readline() for _ in range(number)]
