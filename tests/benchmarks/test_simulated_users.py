@@ -1,17 +1,23 @@
-"""The users who talk to a service, and what they do to a real one with a small model and a real feedback database."""
+"""The users who talk to a service, and what they do to a real one with a small model and a real feedback database.
+
+And the benchmark of the loop: what its refresh learns from.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from benchmarks import loop
 from benchmarks.simulate import Plan, Simulated, main, move_to, simulate, weekly
 from benchmarks.simulated_users import Audience, Visit
 from convrec.data.mentions import Mentions
 from convrec.data.sources.synthetic import SHIFT_MONTH
 from convrec.project.config.params import load_params
+from convrec.project.config.profiles import apply_profile
 from convrec.project.errors import InputError, Unavailable
 from convrec.service.app.keys import Keys, new_key
 from convrec.service.app.service import Limits
@@ -160,3 +166,18 @@ def test_what_the_service_refuses_is_told(model, recorder, url, tmp_path):
             simulate(_plan(served), AUDIENCE)
     with pytest.raises(Unavailable, match="1 answers or events have not arrived.*give the database of the service"):
         move_to(url, {new_answer_id(datetime.now(UTC)): Simulated(datetime.now(UTC), 0)}, patience=0.1)
+
+
+def test_a_refresh_keeps_the_world_of_the_users(tmp_path, monkeypatch):
+    """With other months of synthetic data, users and model would be of two worlds, and the model would know April."""
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    monkeypatch.chdir(tmp_path)
+    apply_profile("embedded", ["data.synthetic.num_months=3", "data.synthetic.num_conversations=5400"])
+    before = load_params()
+    monkeypatch.setattr(loop, "_run", lambda *arguments, **options: "")
+    version = SimpleNamespace(get_model_version_by_alias=lambda *name: SimpleNamespace(version="2"))
+    monkeypatch.setattr(loop.mlflow, "MlflowClient", lambda: version)
+    loop.Loop("sqlite:///f.db")._retrain(date(2022, 4, 15))
+    after = load_params()
+    assert after.data.synthetic == before.data.synthetic
+    assert after.data.source == ["synthetic", "feedback"] and after.rank_grpo.since == "2022-04"

@@ -18,6 +18,7 @@ from convrec.evaluation.systems import system_names
 from convrec.project.paths import Paths
 from convrec.registry.tracking import file_md5, metric_values
 from tests.evaluation.report_files import HOSTILE, HOSTILE_LINE, SYSTEMS, build_report, report_params
+from tests.rows import make_row
 
 REAL = tuple(name for name in SYSTEMS if name != "oracle" and not name.endswith("_free"))
 
@@ -122,11 +123,8 @@ def test_each_prompt_has_one_failure_and_ties_go_by_loss_then_prompt_then_place(
 
 def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog, monkeypatch):
     monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
-    rows = [
-        {"prompt_id": "a", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": ["Up"]},
-        {"prompt_id": "a", "groundtruth": [{"title": "Alien", "year": 1979}], "seen_titles": ["Up"]},
-        {"prompt_id": "b", "groundtruth": [{"title": "Heat", "year": 1995}], "seen_titles": []},
-    ]
+    rows = [make_row("a", [film], seen_titles=["Up"]) for film in (("Heat", 1995), ("Alien", 1979))]
+    rows.append(make_row("b", [("Heat", 1995)]))
     hits = hits_by_rank({"a": "Up (2009)\nHeat (1995)\nAlien (1979)", "b": "Heat (1995)"}, rows, catalog, 3)
     assert hits.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0]]
     table = rank_intervals(hits, ["a", "a", "b"], samples=200, seed=1)

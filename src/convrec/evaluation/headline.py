@@ -78,15 +78,6 @@ def _found(evaluation: Mapping[str, Any], system: str, headline: str) -> str:
     return f"{evaluation[system][headline.replace('ndcg', 'recall')]:.0%}".replace("%", "\u00a0%")
 
 
-def verdict(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> str:
-    """Return the result in plain words: the share of what users liked that is listed, and the best baseline's share."""
-    share, ranks = _found(evaluation, "rank_grpo", headline), headline.rpartition("_")[2]
-    words = f"Of what users liked, {share} is in the first {ranks}"
-    best = next((key for key in ranking(evaluation, headline) if key != "rank_grpo"), None)
-    others = f"; the best classical method, {systems[best]}, has {_found(evaluation, best, headline)}" if best else ""
-    return f"{words}{others}."
-
-
 def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
     """Return the facts of the card: recall, rank among the baselines, gain over SFT, format, coverage."""
     gains, scores = evaluation.get(f"paired_{headline}", {}), evaluation["rank_grpo"]
@@ -111,10 +102,15 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 
 
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
-    """Return sentences: the verdict, the gains over the strongest baseline and SFT, and what the ablations lose."""
+    """Return sentences: the verdict, the gains over the strongest baseline and SFT, and what the ablations lose.
+
+    The verdict is the share of what users liked that is listed, and the best baseline's share.
+    """
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != "rank_grpo"]
-    sentences = [verdict(evaluation, systems, headline)]
+    share, ranks = _found(evaluation, "rank_grpo", headline), headline.rpartition("_")[2]
+    best = [f"; the best classical method, {systems[key]}, has {_found(evaluation, key, headline)}" for key in others]
+    sentences = [f"Of what users liked, {share} is in the first {ranks}{''.join(best[:1])}."]
     for other in (*others[:1], "sft"):
         if gain := gains.get(f"rank_grpo_over_{other}"):
             what = f"the strongest baseline, {systems[other]}," if other in others else systems[other]

@@ -130,20 +130,11 @@ def test_events_and_logs_without_any(tmp_path):
     assert _read(path, feedback=RATINGS) == [bought, ("a", "4", True, first + 2 * day)]
 
 
-def test_a_missing_user_is_nobody_and_a_missing_item_nothing(tmp_path):
-    path, quarantine = tmp_path / "log.csv", Quarantine()
-    rows = [r"NULL,1", r"\N,1", "a,NaN", "a,1"]
-    path.write_text("\n".join(["user,item,rating,time", *(f"{row},5,874724710" for row in rows)]) + "\n")
-    assert _read(path, quarantine=quarantine) == [("a", "1", True, 874_724_710)]
-    assert [row["reason"] for row in quarantine.rows] == [
-        f"column {name!r} is empty" for name in ("user", "user", "item")
-    ]
-
-
 def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
     path = tmp_path / "log.csv"
     bad = [",1,5,874724710", "a,,5,874724710", "a,1,nan,874724710", "a,1,five,874724710", "a,1,,874724710"]
     bad += ["a,1,5,", "a,1,5,soon", "a,1,5,5", "a,1,5,1e300"]
+    bad += ["NULL,1,5,874724710", r"\N,1,5,874724710", "a,NaN,5,874724710"]
     path.write_text("\n".join(["user,item,rating,time", *bad, "a,1,5,874724710"]) + "\n")
     quarantine = Quarantine()
     assert _read(path, quarantine=quarantine) == [("a", "1", True, 874_724_710)]
@@ -152,9 +143,11 @@ def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
         ("log.csv:2", "column 'item' is empty"),
         *((f"log.csv:{number}", "column 'rating' is no number") for number in (3, 4, 5)),
         *((f"log.csv:{number}", f"column 'time' is {NO_TIME}") for number in (6, 7, 8, 9)),
+        *((f"log.csv:{number}", "column 'user' is empty") for number in (10, 11)),
+        ("log.csv:12", "column 'item' is empty"),
     ]
     assert quarantine.rows[3]["value"] == "five (user a, item 1)" and quarantine.rows[5]["value"].startswith(" (user a")
-    assert quarantine.shares()["interactions"] == 9 / 10
+    assert quarantine.shares()["interactions"] == 12 / 13
     path.write_text("user,item,rating,time\n" + "a,1,5,soon\n" * (MAX_UNUSABLE + 1))
     with pytest.raises(InputError, match=r"more than 100,000 rows cannot be used \(column 'time' is no time"):
         _read(path)

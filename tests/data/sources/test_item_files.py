@@ -2,7 +2,6 @@
 
 import json
 
-import pandas as pd
 import pytest
 
 from convrec.data.quarantine import Quarantine
@@ -124,11 +123,7 @@ def test_any_catalog_file_with_ids(tmp_path):
     catalog, indices = read_items(path, Quarantine(), line_column="artist")
     assert [str(item) for item in catalog.items] == ["Hello - Adele", "Hello - Lionel Richie"]
     assert indices == {"7": 0, "8": 1}
-    numbers = tmp_path / "songs.parquet"
-    pd.DataFrame({"id": [7.0, None, 8.5], "title": ["Hello", "Skyfall", "Easy"]}).to_parquet(numbers)
-    quarantine = Quarantine()
-    assert read_items(numbers, quarantine)[1] == {"7": 0}, "as the log's ids are read"
-    assert [row["reason"] for row in quarantine.rows] == ["id is neither text nor an integer"]
+
     path.write_text("title,artist\nHello,Adele\n")
     with pytest.raises(InputError, match=r"songs.csv: no column of ids \(found artist, title\)"):
         read_items(path, Quarantine())

@@ -109,10 +109,5 @@ def metric_values(headlines: Mapping[str, Any], prefix: str = "") -> dict[str, f
 
 def param_texts(params: dict[str, Any]) -> dict[str, str]:
     """Return parameters by dotted name as text: strings unchanged, other values as compact JSON."""
-    return {name: _text(value) for name, value in flatten(params).items()}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    as_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str).encode
+    return {name: value if isinstance(value, str) else as_json(value) for name, value in flatten(params).items()}
