@@ -13,7 +13,6 @@ from convrec.evaluation.beyond_accuracy import (
     diversity,
     mentions,
     recommended,
-    self_information,
 )
 from convrec.evaluation.evaluation import Evaluation
 from convrec.generation.lists import EngineOptions, ListSettings
@@ -36,10 +35,6 @@ def test_recommended_items_are_the_first_usable_ones_each_once(catalog):
     assert recommended(text, ["up"], catalog, 3) == [HEAT, ALIEN]
     assert recommended(text, ["up"], catalog, 2) == [HEAT]
     assert recommended(text, [], catalog, 20) == [UP, HEAT, ALIEN]
-
-
-def test_self_information_is_that_of_smoothed_shares():
-    np.testing.assert_allclose(self_information(np.array([3, 0, 1, 0])), [1, 3, 2, 3])  # shares 4, 1, 2, 1 of 8
 
 
 @given(lists=st.lists(st.lists(st.integers(0, 9), unique=True, max_size=6), min_size=1, max_size=5))

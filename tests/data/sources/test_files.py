@@ -2,22 +2,18 @@
 
 import datetime
 import json
-import random
 import shutil
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from convrec.data.checks import check_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE
 from convrec.data.schemas import CONVERSATION_TYPES, conform
 from convrec.data.sources.files import read_files
-from convrec.data.titles import normalise_text
 from convrec.project.errors import InputError
 
 ASK = [{"role": "user", "content": "A game for two, please. Früher: Go."}]
@@ -120,6 +116,8 @@ def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
         (b"\0" * 50, "not JSON"),
         ('{"messages": ' + "[" * 100_000, "not JSON"),
         ('{"date": ' + "9" * 5000 + "}", "not JSON"),
+        (_lines(GOOD)[:40], "not JSON"),
+        (_lines(GOOD).strip() + _lines(GOOD), "not JSON"),
         ("[]", "no JSON object"),
         ("{}", "messages are no list of {role, content}"),
         (json.dumps(GOOD).replace("Go.", "\\ud800"), "NUL or half a character"),
@@ -129,9 +127,10 @@ def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
 )
 def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason):
     line = line.encode() if isinstance(line, str) else line
-    content = _lines(GOOD).encode() + line.rstrip(b"\n") + b"\n" + _lines(GOOD).encode()
+    content = _lines(GOOD).encode() + line.rstrip(b"\n") + b"\n" + _lines(GOOD, end="").encode()
     quarantine = Quarantine()
     assert len(_read(_folder(tmp_path, conversations__jsonl=content), quarantine)) == 2
+    assert quarantine.num_read["conversations"] == 3
     aside = [row for row in quarantine.rows if row["source"] == "conversations"]
     assert [(row["row"], row["reason"]) for row in aside] == [("conversations.jsonl:2", reason)]
     quarantine.write(tmp_path / "quarantine.parquet")
@@ -181,48 +180,3 @@ def test_parquet_columns_of_wrong_types_are_told(tmp_path, column, values, messa
     with pytest.raises(InputError) as caught:
         _read(folder)
     assert message in str(caught.value)
-
-
-def _damaged_lines(draw: random.Random) -> list[tuple[bytes, dict | None]]:
-    """Lines of a file, each with the row that it is, None for a line that cannot be used."""
-    lines: list[tuple[bytes, dict | None]] = []
-    for number in range(draw.randrange(1, 12)):
-        words = draw.choice(["Any games?", "é\u202e\u0301 | \"q\" 'x'", "two\nlines", " \\n ", "\U0001f3b2"])
-        raw = {
-            "conversation_id": f"c{number}",
-            "user_id": "",
-            "date": "2024-03-05",
-            "messages": [{"role": "user", "content": words}, {"role": "assistant", "content": "Hive?"}],
-            "groundtruth": [{"title": f"Game {number}", "year": draw.choice([None, 1999])}],
-            "seen_titles": ["Go"],
-            "disliked_titles": [],
-        }
-        text = json.dumps(raw, ensure_ascii=draw.random() < 0.5).encode()
-        if draw.random() < 0.5:
-            said = [one | {"content": normalise_text(one["content"])} for one in raw["messages"]]
-            lines.append((text, raw | {"messages": said}))
-            continue
-        at = draw.randrange(1, len(text) - 1)
-        other = json.dumps(draw.choice([raw["messages"], number, None, "x", True])).encode()
-        damaged = [text[:at], text[at:], text + text, text + b"\xff", text.replace(b"c", b"\0", 1), other]
-        lines.append((draw.choice(damaged), None))
-    return lines
-
-
-@settings(max_examples=60)
-@given(seed=st.integers(0, 2**32), end=st.sampled_from([b"\n", b"\r\n"]), ends=st.booleans())
-def test_every_row_of_a_file_is_used_or_kept_aside(tmp_path_factory, seed, end, ends):
-    lines = _damaged_lines(random.Random(seed))
-    content = end.join(line for line, _ in lines) + (end if ends else b"")
-    folder = _folder(tmp_path_factory.mktemp("files"), conversations__jsonl=content)
-    expected = [row for _, row in lines if row is not None]
-    quarantine = Quarantine()
-    try:
-        rows = _read(folder, quarantine)
-    except InputError as error:
-        assert not expected and str(folder) in str(error)
-    else:
-        assert rows.drop(columns="prompt_id").to_dict("records") == expected
-    aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
-    assert aside == [f"conversations.jsonl:{number}" for number, (_, row) in enumerate(lines, start=1) if row is None]
-    assert quarantine.num_read["conversations"] == len(lines)
