@@ -55,11 +55,6 @@ def test_prompts_are_in_the_words_of_their_domain():
     assert filled["describe_unknown"].endswith('Board game: Go\nWritten: "we play {it}"\n')
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return shutil.copytree(ROOT / "prompts", tmp_path / "prompts")
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -69,7 +64,8 @@ def folder(tmp_path):
         (lambda path: path.write_bytes(b"\xff"), "judge.txt: 'utf-8' codec can't decode"),
     ],
 )
-def test_a_prompt_that_cannot_be_filled_is_named(folder, change, message):
+def test_a_prompt_that_cannot_be_filled_is_named(tmp_path, change, message):
+    folder = shutil.copytree(ROOT / "prompts", tmp_path / "prompts")
     change(folder / "judge.txt")
     with pytest.raises(InputError, match=f"demonstrations.prompts: .*{message}"):
         Prompts(folder, MOVIES)

@@ -185,10 +185,6 @@ def test_each_cutoff_has_a_curve_and_the_chosen_checkpoint_a_line():
     figure = training_figures(_drawn(validation=frame), [2, 5], 1)["validation_ndcg"]
     assert [(trace["name"], trace["x"]) for trace in _traces(figure)] == [("NDCG@5", [0, 1, 2]), ("NDCG@2", [0, 1, 2])]
     assert '"x0":1,"x1":1' in figure
-    reward = pd.DataFrame([{"step": step, "hits": 1.0, "kl": 0.0, "entropy": 0.5} for step in (1, 2, 3, 4)])
-    figures = training_figures(_drawn(validation=frame, reward=reward), [2, 5], 1)
-    shown = {re.search(r'"xaxis":.*?"range":(\[.*?\])', plot)[1] for plot in figures.values()}
-    assert len(figures) == 6 and shown == {"[-0.08,4.08]"}, "curves that stand below each other share their steps"
 
 
 def test_numbers_intervals_and_versions_are_shown(synthetic):

@@ -1,25 +1,23 @@
 """The summary of a pipeline run."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.evaluation.comparison import Gain
 from convrec.project.paths import Paths
-from convrec.registry.decisions import ALREADY, LATENCY, Comparison, Decision, Gate, Side
+from convrec.registry.decisions import ALREADY, LATENCY, Decision, Gate, Side
 from flows.pipeline import changes_line
 from flows.summary import summarize
 from tests.evaluation.report_files import HOSTILE
+from tests.registry.test_gates import COMPARISON
 
-COMPARED = Comparison(
+COMPARED = replace(
+    COMPARISON,
     challenger=Side("4", "md5", {LATENCY: 0.25}),
-    champion=Side("3", "md5", {}),
     gains={"ndcg": Gain(0.0123, 0.0023, 0.0223, 1741, 0.001)},
-    slices=[],
-    n_rows=1741,
-    n_prompts=900,
-    data={},
     settings={"metrics": {"ndcg": "ndcg_at_20"}},
 )
 GATES = (Gate("ndcg gain, lower end", 0.0023, "above 0", True, HOSTILE),)

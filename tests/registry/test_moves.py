@@ -123,9 +123,6 @@ def test_a_promotion_that_was_overtaken_is_refused(client):
     promote_in_turn(client, "1")
     compared = read_state(client)
     promote_in_turn(client, "2")
-    changed = "the champion changed from version 1 to 2 while version 3 was measured; promote again"
-    with pytest.raises(ChampionChanged, match=changed):
-        promote_version(client, compared, "3", "ops", "better than 1")
     roll_back(client, "lead", "")
     with pytest.raises(ChampionChanged, match="the champion changed and is version 1 again while version 3 was"):
         promote_version(client, compared, "3", "ops", "better than 1")

@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from convrec.data.catalog import Catalog, Item
-from convrec.evaluation.sequential import compare_arms
+from convrec.evaluation.sequential import Look
 from convrec.generation import lists
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -26,7 +26,6 @@ from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.moves import roll_back
 from convrec.registry.promote import promote
 from convrec.registry.versions import model_name, read_aliases
-from convrec.service.arms import arm_of
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
 from tests.service.recommending import TITLES
 
@@ -151,12 +150,8 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     refused = _promote("2")
     assert _failed(refused) == ["online experiment"] and "`convrec experiment start`" in refused.reason
     experiment = start_experiment(client, "2", 0.5, "ops")
-    answers = [(number, arm_of(experiment, f"user {number}", "")) for number in range(200)]
-    users = [f"user {number}" for number, _ in answers]
-    values = [1 + (arm == "challenger") + number % 2 for number, arm in answers]
-    looks = compare_arms(users, [arm == "challenger" for _, arm in answers], values, 0.5, experiment.alpha)
     sides = Side("champion", "1", 100, 100, 150), Side("challenger", "2", 100, 100, 250)
-    result = Result(experiment, sides, tuple(looks))
+    result = Result(experiment, sides, (Look(200, 200, 1.0, 0.5, 1.5, 0.001),))
     assert _failed(_promote("2")) == ["online experiment"], "while it is running"
     assert finish(client, result, "better", "ops").verdict == "better"
     ranks["asked"].clear()

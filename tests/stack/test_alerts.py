@@ -4,7 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from ruamel.yaml import YAML
 
 from convrec.service.feedback import FeedbackRecorder
@@ -19,20 +18,15 @@ DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text())
 ASKED = [rule["expr"] for rule in RULES] + [one["expr"] for panel in DASHBOARD["panels"] for one in panel["targets"]]
 
 
-@pytest.fixture(scope="module")
-def names(tmp_path_factory) -> set[str]:
-    """The names of all series of a service that records feedback, as Prometheus stores them."""
-    folder = tmp_path_factory.mktemp("feedback")
-    recorder = FeedbackRecorder(folder / "journal", f"sqlite:///{folder}/feedback.db")
+def test_rules_and_dashboard_ask_for_metrics_that_the_service_has(tmp_path):
+    """Those of a service that records feedback, by the names of the series that Prometheus stores."""
+    recorder = FeedbackRecorder(tmp_path / "journal", f"sqlite:///{tmp_path}/feedback.db")
     with serve(make_service({"champion": make_recommender()}, recorder), has_page=False) as running:
         page = running.text("/metrics").decode()
     recorder.close()
     kinds = re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE)
     parts = {"histogram": ("_bucket", "_sum", "_count")}
-    return {name + part for name, kind in kinds for part in parts.get(kind, ("",))}
-
-
-def test_rules_and_dashboard_ask_for_metrics_that_the_service_has(names):
+    names = {name + part for name, kind in kinds for part in parts.get(kind, ("",))}
     asked = {name for text in ASKED for name in re.findall(r"\bconvrec_\w+", text)}
     assert len(asked) > 10 and asked <= names, asked - names
     own = {"up", "ALERTS"}  # of Prometheus itself

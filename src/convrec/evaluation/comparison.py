@@ -72,11 +72,8 @@ def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed
 
 
 def _interval(mean: float, low: float, high: float, rows: int, persons: int) -> Interval:
-    return (
-        Interval(float(mean), float(low), float(high), rows)
-        if persons >= MIN_PERSONS
-        else Interval(float(mean), None, None, rows)
-    )
+    ends = (float(low), float(high)) if persons >= MIN_PERSONS else (None, None)
+    return Interval(float(mean), *ends, rows)
 
 
 def mean_intervals(scores: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int) -> dict[str, Interval]:

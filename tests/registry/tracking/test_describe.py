@@ -3,7 +3,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
 from dvc.repo import Repo
 
 from convrec.project.config.params import load_params
@@ -61,18 +60,6 @@ def test_the_tags_of_a_run_tell_what_it_was_made_from(tmp_path):
     assert tracking.data_tags(paths)["data_version"] != tags["data_version"]
 
 
-@pytest.fixture
-def client(make_store, tmp_path, monkeypatch):
-    """The client of a store in a repository with raw data and a stage."""
-    monkeypatch.chdir(tmp_path)
-    make_repository(tmp_path)
-    Repo.init(".").close()
-    Path(".gitignore").write_text("/mlruns/\n/runs/\n")
-    Path("dvc.yaml").write_text(GRAPH)
-    Path("params.yaml").write_text("seed: 1\n")
-    return make_store(tmp_path)
-
-
 def _month(text: str) -> str:
     """Take in raw data, run the graph as a flow does, and commit; return the run's id."""
     RAW.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +74,12 @@ def _month(text: str) -> str:
     return run.run_id
 
 
-def test_a_run_records_its_versions_which_bring_its_data_back(client, tmp_path):
+def test_a_run_records_its_versions_which_bring_its_data_back(make_store, tmp_path, monkeypatch):
+    monkeypatch.chdir(make_repository(tmp_path))
+    Repo.init(".").close()
+    for name, text in ((".gitignore", "/mlruns/\n/runs/\n"), ("dvc.yaml", GRAPH), ("params.yaml", "seed: 1\n")):
+        Path(name).write_text(text)
+    client = make_store(tmp_path)
     first, second = _month("first"), _month("second")
     run = client.get_run(second)
     assert run.data.tags["mlflow.source.git.commit"] == run_in(tmp_path, "git", "rev-parse", "HEAD~1").stdout.strip()
