@@ -25,7 +25,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.demonstrations.adjust import fit_adjust
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.remap import position_weights, remap, titles_alone
+from convrec.demonstrations.remap import position_weights, remap
 
 LIST_LENGTH, CANDIDATES, POSITIVES, FAULTS, SAMPLE = 20, 100, 3, 0.2, 512
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
@@ -116,7 +116,7 @@ def formula(
     """Return the direct implementation of Remap's formula, with the matrix S of all teacher items."""
     teacher = position_weights(lists, grounder)
     own = [
-        titles_alone([entry])[0] if match is None else texts[match.indices[0]]
+        str(entry) if match is None else texts[match.indices[0]]
         for entry, match in zip(teacher.items, teacher.matches, strict=True)
     ]
     vectors, items = embedder.embed_items(texts), embedder.embed_items(own)

@@ -45,7 +45,7 @@ def wait_for(ask: Callable[[], T], seconds: float, what: str) -> T:
     deadline = time.monotonic() + seconds
     while not (answer := ask()):
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain for {what}"
-        time.sleep(0.1)
+        time.sleep(0.05)
     return answer
 
 

@@ -1,7 +1,4 @@
-"""The users who talk to a service, and what they do to a real one with a small model and a real feedback database.
-
-And the benchmark of the loop: what its refresh learns from.
-"""
+"""The users who talk to a service, what they do to a real one, and what the refresh of the loop learns from."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta

@@ -31,17 +31,13 @@ HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
 SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
 
 
+MESSAGES = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
 CATALOG = Catalog(
     [
         Item(title, year, {"genres": "drama"})
         for title, year in (("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979))
     ]
 )
-
-
-def _row(prompt_id, date, accepted):
-    messages = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
-    return make_row(prompt_id, accepted, date=date, messages=messages, seen_titles=["Up"])
 
 
 def _scores(value, cutoffs):
@@ -95,9 +91,9 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     for name, month in (("train", "10"), ("validation", "11"), ("test", "12")):
         dates = [f"2022-{month}-0{day}" if dated else "" for day in (1, 2, 3)]
         accepted = [[("Heat", 1995)], [("Alien", 1979)], [("Up", 2009)]]
-        ids = ["p-1", "p-1", "p-2"]
-        rows = [_row(*values) for values in zip(ids, dates, accepted, strict=True)]
-        splits[name] = pd.DataFrame(rows)
+        rows = zip(["p-1", "p-1", "p-2"], accepted, dates, strict=True)
+        said = {"messages": MESSAGES, "seen_titles": ["Up"]}
+        splits[name] = pd.DataFrame([make_row(prompt, liked, date=date, **said) for prompt, liked, date in rows])
         write_rows(splits[name], paths.split(name))
     quarantine = Quarantine()
     quarantine.add("catalog", 3, "year is no number", "Untitled")

@@ -30,21 +30,19 @@ def check_demonstrations(lists: Sequence[str], rows: Sequence[Row], catalog: Cat
 
 
 def split_figures(name: str, split: Grounded, sources: np.ndarray, size: int) -> dict[str, dict[str, float]]:
-    """Return the figures about a split's answers, titles, sources (shares of `placed_by`) and ratings."""
+    """Return the figures about a split's answers, titles, sources (shares of `placed_by`) and ratings.
+
+    Those of answers are the shares in which no item, fewer than `size`, exactly so many, or more were found.
+    """
+    found = np.asarray(split.lengths)
+    shapes = {"empty": found == 0, "fewer": (found > 0) & (found < size), "exact": found == size, "more": found > size}
     counts = np.bincount(sources.ravel(), minlength=len(PLACED_BY)).tolist()
     return {
-        f"{name}_answers": answer_shapes(split.lengths, size),
+        f"{name}_answers": {shape: float(which.mean()) for shape, which in shapes.items()},
         f"{name}_titles": match_shares(split.remapped.teacher),
         f"{name}_sources": {kind: n / max(1, sources.size) for kind, n in zip(PLACED_BY, counts, strict=True)},
         f"{name}_ratings": {"asked": split.reflected.asked, "missing": split.reflected.missing},
     }
-
-
-def answer_shapes(lengths: Sequence[int], size: int) -> dict[str, float]:
-    """Return the shares of answers in which no item, fewer than `size`, exactly so many, or more were found."""
-    found = np.asarray(lengths)
-    shapes = {"empty": found == 0, "fewer": (found > 0) & (found < size), "exact": found == size, "more": found > size}
-    return {name: float(which.mean()) for name, which in shapes.items()}
 
 
 def match_shares(teacher: TeacherItems) -> dict[str, float]:

@@ -131,7 +131,8 @@ def remap(
     queries = embedder.embed_conversations(conversations)
     queries = queries * np.float32(conversation_weight)
     outside = [entry for entry, match in zip(teacher.items, teacher.matches, strict=True) if match is None]
-    described = embedder.embed_items((describe or titles_alone)(outside)) if outside else vectors[:0]
+    texts = describe(outside) if describe and outside else [str(entry) for entry in outside]
+    described = embedder.embed_items(texts) if outside else vectors[:0]
     mixture = Mixture(teacher.weights, _item_vectors(teacher.matches, vectors, described)) if teacher.items else None
     identity, kinds = _identity(teacher.matches, len(catalog))
     bonus = (teacher.weights @ identity).tocsr()
@@ -146,8 +147,3 @@ def _item_vectors(matches: Sequence[Match | None], vectors: Matrix, outside: Mat
     if isinstance(vectors, np.ndarray):
         return np.concatenate([vectors, outside])[rows]
     return sparse.vstack([vectors, outside], format="csr")[rows]
-
-
-def titles_alone(entries: Sequence[Entry]) -> list[str]:
-    """Return `Title (Year)`, or the title, of each entry."""
-    return [str(entry) for entry in entries]

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +7,7 @@ import pytest
 
 from convrec.service.feedback import FeedbackStore, recorder
 from convrec.service.feedback.recorder import FeedbackRecorder
-from tests.servers import Servers, running
+from tests.servers import Servers, running, wait_for
 
 
 @pytest.fixture(scope="session")
@@ -45,10 +44,7 @@ def store(url) -> Iterator[FeedbackStore]:
 
 def until(is_so: Callable[[], bool], seconds: float = 30) -> None:
     """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
+    wait_for(is_so, seconds, "it to happen")
 
 
 @pytest.fixture(autouse=True)
