@@ -80,7 +80,7 @@ def train_sft(
         callbacks=[*callbacks, *stop, CompletionCallback()],
         peft_config=peft_config,
     )
-    head = trainer.model.get_output_embeddings()
+    head = model.get_output_embeddings()
     if not hasattr(head, "bias"):  # PEFT's wrapper of item rows; TRL's head reads it, and `lora_config` refuses one
         head.bias = None
     # TRL's own option would not allow `max_length`.
