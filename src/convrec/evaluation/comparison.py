@@ -72,7 +72,7 @@ def _ratios(numerators: np.ndarray, denominators: np.ndarray, samples: int, seed
 
 
 def _interval(mean: float, low: float, high: float, rows: int, persons: int) -> Interval:
-    ends = (float(low), float(high)) if persons >= MIN_PERSONS else (None, None)
+    ends: tuple[float | None, float | None] = (float(low), float(high)) if persons >= MIN_PERSONS else (None, None)
     return Interval(float(mean), *ends, rows)
 
 
