@@ -22,7 +22,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, named_titles, person_key, truths
 
 _MOST_ITEMS = 10_000  # the most liked ones
-_MOST_SCORED = 4_000  # the softmax is over all items up to so many, of more it is estimated from `_DRAWN`
+_MOST_SCORED = 8_000  # the softmax is over all items up to so many, of more it is estimated from `_DRAWN`
 _DRAWN = 1_000
 _LONGEST = 50  # items of a history, the last ones
 _BLOCKS, _HEADS = 2, 1
