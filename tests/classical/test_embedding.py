@@ -14,12 +14,6 @@ from convrec.project.errors import InputError
 TEXTS = ["crime and heist", "space horror", "a desert planet", "crime and heist"]
 
 
-def test_tfidf_vectors_have_unit_length(catalog):
-    vectors = TfidfEmbedder([item.text() for item in catalog.items]).embed_items(["crime and heist", "nothing known"])
-    assert np.linalg.norm(vectors.toarray(), axis=1).round(6).tolist() == [1.0, 0.0]
-    assert vectors.dtype == np.float32
-
-
 @pytest.mark.parametrize("word_ngrams", [1, 2])
 def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog, word_ngrams):
     """The products of vectors are those of scikit-learn's own analyzer; terms have another order."""

@@ -23,12 +23,7 @@ def test_each_conversation_is_read_once_for_a_catalog(monkeypatch):
     assert asked == SAID
 
 
-def test_the_wishes_of_a_row_come_before_those_of_its_conversation():
-    assert wishes_of({"messages": SAID[0], "wishes": []}, CATALOG) == []
-
-
 def test_only_the_last_conversations_are_kept(monkeypatch):
-    assert Catalog([Item("Heat", 1995)]).once(row_wishes._reader).cache_info().maxsize == 20_000
     monkeypatch.setattr(row_wishes, "_CELLS", 24)
     catalog = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Big", 1988)])
     for messages in SAID:

@@ -156,21 +156,11 @@ def test_titles_are_denied_and_allowed_as_the_catalog_finds_them():
 @pytest.mark.parametrize(
     ("conversation", "options", "message"),
     [
-        ("x", {"deny": ["Haet"]}, "deny: 'Haet' is not in the catalog; did you mean 'Heat'?"),
         ("x", {"allow": ["Heat", "Zzz (1999)"]}, "allow: 'Zzz (1999)' is not in the catalog; write it"),
         ("x", {"deny": "Heat"}, "deny: 'Heat' is not a list of titles"),
         ("x", {"n": 0}, "n = 0: give a whole number from 1"),
         ("x", {"n": True}, "n = True: give a whole number from 1"),
-        ("x", {"n": 16}, "n = 16: 15 of the catalog's 15 items are left for conversation 1"),
         ("I like\0it", {}, "conversation 1: contains a NUL, or text that is not UTF-8"),
-        (" \n", {}, "conversation 1: it is empty"),
-        (7, {}, "conversation 1: 7 is neither text nor a list of messages"),
-        (
-            [{"role": "narrator", "content": "x"}],
-            {},
-            "conversation 1: {'role': 'narrator', 'content'",
-        ),
-        ([{"role": "user"}], {}, "conversation 1: {'role': 'user'} is not a message"),
         ([{"role": "user", "content": None}], {}, "conversation 1: {'role': 'user', 'content': None} is not a message"),
     ],
 )

@@ -4,12 +4,11 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from convrec.service import vllm_client
 from convrec.service.app.service import Limits
 from convrec.service.served import ServedModel
 from convrec.service.vllm_client import ServerDecoder, check_url
+from tests.registry.tracking.server import free_port
 from tests.service.app.process import Service, running_service
 from tests.service.app.serving import answer, make_service, serve
 from tests.service.feedback.conftest import until
@@ -164,56 +164,37 @@ def test_a_server_of_rollouts_rejects_a_key_which_trl_would_not_send(cli, monkey
     assert ended.status == 2 and "sends no key; unset VLLM_API_KEY" in ended.err
 
 
-class VllmServer:
-    """`convrec vllm-server` as a process with vLLM's CPU build, in a session of its own."""
-
-    def __init__(self, python: str, folder: Path, port: int):
-        options = ["--model", "model", "--port", str(port), "--gpu-share", "0.1", "--batch-size", "4"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "VLLM_CPU_KVCACHE_SPACE": "1"}
-        self.url, self.log = f"http://127.0.0.1:{port}", folder / f"vllm-{time.monotonic_ns()}.log"
-        command = [python, "-m", "convrec.cli", "vllm-server", *options]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
-
-    def wait(self) -> None:
-        """Wait until it answers."""
-        deadline = time.monotonic() + 300
-        while not self._answers():
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.2)
-
-    def _answers(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/v1/models", timeout=10).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def signal(self, number: int) -> bool:
-        """Send a signal to its processes; return whether there is one."""
-        try:
-            os.killpg(self.process.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-
 @contextmanager
-def _vllm_server(python: str, folder: Path, port: int) -> Iterator[VllmServer]:
-    server = VllmServer(python, folder, port)
+def _vllm_server(python: str, folder: Path, port: int) -> Iterator[subprocess.Popen]:
+    """Run `convrec vllm-server` with vLLM's CPU build, in a session of its own, until the block ends."""
+    options = ["--model", "model", "--port", str(port), "--gpu-share", "0.1", "--batch-size", "4"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    command, log = [python, "-m", "convrec.cli", "vllm-server", *options], folder / f"vllm-{time.monotonic_ns()}.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+    def answers() -> bool:
+        assert server.poll() is None, log.read_text()[-4000:]
+        with suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10).status_code == 200
+        return False
+
     try:
-        server.wait()
+        until(answers, 300)
         yield server
     finally:
-        server.signal(signal.SIGKILL)
-        server.process.wait()
+        _signal(server, signal.SIGKILL)
+        server.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def _signal(server: subprocess.Popen, number: int) -> bool:
+    """Send a signal to a server's processes; return whether there is one."""
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, number)
+        return True
+    return False
 
 
 def _recommended(service: Service, question) -> list[str]:
@@ -226,7 +207,7 @@ def _recommended(service: Service, question) -> list[str]:
 def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project, monkeypatch):
     """Also after the server was killed and started again; until then the service answers 503."""
     monkeypatch.chdir(project)
-    recommender, port = open_recommender("model"), _free_port()
+    recommender, port = open_recommender("model"), free_port()
     expected = [_expected(question, recommender) for question in QUESTIONS]
     options = ("--model", "model", "--vllm-server", f"http://127.0.0.1:{port}")
     with (
@@ -235,26 +216,26 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
     ):
         with ThreadPoolExecutor(len(QUESTIONS)) as pool:
             assert list(pool.map(partial(_recommended, service), QUESTIONS)) == expected
-        server.signal(signal.SIGKILL)
-        server.process.wait()
+        _signal(server, signal.SIGKILL)
+        server.wait()
         reply = service.ask()
         assert reply.status_code == 503 and "does not serve convrec-" in reply.json()["error"]
         until(lambda: service.client.get("/ready").status_code == 503)
         with _vllm_server(gpu_python, project, port) as again:
             until(lambda: service.client.get("/ready").status_code == 200)
             assert [_recommended(service, question) for question in QUESTIONS] == expected
-            _reject_lists_that_cannot_be_met(again)
-            again.process.send_signal(signal.SIGTERM)
-            assert again.process.wait(60) == 0
-            until(lambda: not again.signal(0))
+            _reject_lists_that_cannot_be_met(f"http://127.0.0.1:{port}")
+            again.send_signal(signal.SIGTERM)
+            assert again.wait(60) == 0
+            until(lambda: not _signal(again, 0))
     assert re.search(r"convrec-[0-9a-f]{16}", service.log.read_text())
 
 
-def _reject_lists_that_cannot_be_met(server: VllmServer) -> None:
+def _reject_lists_that_cannot_be_met(url: str) -> None:
     """Requests that would stop the engine are answered with an error, and the server goes on."""
-    (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+    (model,) = httpx.get(f"{url}/v1/models").json()["data"]
     for length, words in ((0, "catalog_list_length = 0"), (999, "a list of 999 items is asked for")):
         body = {"model": model["id"], "prompt": [1], "vllm_xargs": {"catalog_list_length": length}}
-        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
+        reply = httpx.post(f"{url}/v1/completions", json=body, timeout=30)
         assert reply.status_code == 400 and words in reply.text
-    assert httpx.get(f"{server.url}/health", timeout=30).status_code == 200
+    assert httpx.get(f"{url}/health", timeout=30).status_code == 200
