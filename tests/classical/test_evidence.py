@@ -1,5 +1,6 @@
 import math
 from types import SimpleNamespace
+from unittest.mock import MagicMock, call
 
 import numpy as np
 import pytest
@@ -126,27 +127,10 @@ def test_log_shares_of_the_best_are_above_that_of_the_next():
     assert log_shares(values, 2).nnz == 2
 
 
-class _Asked:
-    """Evidence without terms that keeps what it was asked for."""
-
-    def __init__(self):
-        self.earlier = []
-
-    def terms(self, prompts, *, without_own, earlier, kinds):
-        assert kinds == COLLABORATIVE
-        self.earlier.append((len(prompts), without_own, earlier))
-        return {}
-
-
 def _grounded(prompts, catalog):
     none = sparse.csr_array((len(prompts), len(catalog)), dtype=np.float32)
-    reflected = SimpleNamespace(ratings=none)
-    return SimpleNamespace(
-        prompts=prompts,
-        closed=[[]] * len(prompts),
-        remapped=SimpleNamespace(scores=sparse_scores(none, "cpu")),
-        reflected=reflected,
-    )
+    scores, reflected = SimpleNamespace(scores=sparse_scores(none, "cpu")), SimpleNamespace(ratings=none)
+    return SimpleNamespace(prompts=prompts, closed=[[]] * len(prompts), remapped=scores, reflected=reflected)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +148,9 @@ def test_later_months_are_no_evidence_where_training_is_before_validation(catalo
     dates = {"train": train, "validation": validation * 3}
     rows = {name: [make_row(f"{name}{n}", date=day) for n, day in enumerate(days)] for name, days in dates.items()}
     grounded = {name: _grounded(split, catalog) for name, split in rows.items()}
-    asked = _Asked()
+    asked = MagicMock(**{"terms.return_value": {}})
     positives = sparse.csr_array((len(train), len(catalog)), dtype=np.float32)
     combine(grounded, rows, positives, np.arange(0), asked, 3, "cpu")
-    assert asked.earlier == [(len(train), True, earlier), (3 * len(validation), False, False)]
+    of_train = call(rows["train"], without_own=True, earlier=earlier, kinds=COLLABORATIVE)
+    of_validation = call(rows["validation"], without_own=False, earlier=False, kinds=COLLABORATIVE)
+    assert asked.terms.mock_calls == [of_train, of_validation]

@@ -126,10 +126,6 @@ def test_blank_lines_keep_their_rank_and_a_final_newline_opens_none():
     assert parse_list("", CATALOG) == []
 
 
-def _named(text, catalog=CATALOG):
-    return [entry.title for entry in parse_answer(text, catalog)]
-
-
 @pytest.mark.parametrize(
     ("text", "titles"),
     [
@@ -163,7 +159,7 @@ def _named(text, catalog=CATALOG):
     ],
 )
 def test_the_list_within_an_answer(text, titles):
-    assert _named(text) == titles
+    assert [entry.title for entry in parse_answer(text, CATALOG)] == titles
 
 
 def test_whether_the_catalog_has_a_film_does_not_move_the_ranks_behind_it():
@@ -197,8 +193,6 @@ def test_a_very_long_line_is_not_read():
 
 
 FORMS = ("{}", "{n}. {}", "{n}) {}", "- {}", "* **{}**", "{n}. “{}”", '{n}. "{}"', "**{n}. {}**")
-
-
 LISTS = st.lists(st.sampled_from(REAL_TITLES), min_size=1, max_size=20, unique=True)
 
 

@@ -36,10 +36,6 @@ def prepare_sample(tmp_path, monkeypatch):
     return prepared
 
 
-def _months(rows):
-    return {date[:7] for date in rows["date"]}
-
-
 def test_dated_files_are_split_by_days(prepare_sample):
     """Training has the first days of the validation's month, and nothing of the days between and after."""
     periods = ("data.validation_period=2022-11-08/2022-11-14", "data.test_period=2022-11-20/2022-11-26")
@@ -130,7 +126,7 @@ def test_conversations_keep_their_splits_when_others_are_added():
 
 def test_some_rows_without_a_date_are_left_out(prepare_sample):
     splits = prepare_sample(lambda row: row if row["date"][8:] < "28" else row | {"date": None})
-    assert _months(splits["test"]) == {"2022-12"}
+    assert {date[:7] for date in splits["test"]["date"]} == {"2022-12"}
     assert all(date[8:] < "28" for rows in splits.values() for date in rows["date"])
 
 

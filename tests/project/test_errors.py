@@ -12,10 +12,8 @@ from convrec.project.errors import InputError, NoSpace, Stopped, Unavailable, re
 
 
 def _caused(error: Exception, cause: Exception) -> Exception:
-    try:
-        raise error from cause
-    except Exception as raised:
-        return raised
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(

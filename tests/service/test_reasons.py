@@ -15,11 +15,6 @@ CATALOG = Catalog([HEAT, ALI, ALIEN, PLAIN])
 REASONS = Reasons(CATALOG, Mentions(CATALOG))
 
 
-def _reasons(item, *texts):
-    messages = [{"role": "user", "content": text} for text in texts]
-    return REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *messages], {})[0]
-
-
 @pytest.mark.parametrize(
     ("item", "text", "reasons"),
     [
@@ -37,7 +32,8 @@ def _reasons(item, *texts):
     ],
 )
 def test_reasons_name_what_is_shared(item, text, reasons):
-    assert _reasons(item, *text.split(" | ")) == reasons
+    said = [{"role": "user", "content": part} for part in text.split(" | ")]
+    assert REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *said], {}) == [reasons]
 
 
 def test_who_liked_an_item_is_said_of_that_item_first():

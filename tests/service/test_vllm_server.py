@@ -65,10 +65,6 @@ def _prepare(conversation="a film", n=3, **options):
     return asked
 
 
-def _lines(tokens) -> list[str]:
-    return [str(item) for item in TRANSLATOR.items(tokens)]
-
-
 def _expected(question, recommender=RECOMMENDER) -> list[str]:
     options = {name: value for name, value in question.items() if name != "conversation"}
     return [str(row) for row in recommender.recommend(question["conversation"], **options)]
@@ -78,7 +74,8 @@ def test_a_server_gives_the_lists_of_the_recommender(stand_in, decoder):
     async def ask_all() -> list[TokenIds]:
         return await asyncio.gather(*(decoder.complete(_prepare(**question)) for question in QUESTIONS))
 
-    assert [_lines(tokens) for tokens in asyncio.run(ask_all())] == [_expected(question) for question in QUESTIONS]
+    lists = [[str(item) for item in TRANSLATOR.items(tokens)] for tokens in asyncio.run(ask_all())]
+    assert lists == [_expected(question) for question in QUESTIONS]
     assert stand_in.headers["authorization"] == "Bearer secret"
 
 

@@ -60,12 +60,6 @@ def _service(gate: Gated, limits: Limits = Limits()):  # noqa: B008  (frozen)
     return make_service({"champion": ServedModel("1", RECOMMENDER.translator, gate)}, limits=limits)
 
 
-def _wait_for(served: Served, num_connections: int) -> None:
-    """Return when the server has closed all but these connections."""
-    while served.num_connections > num_connections:
-        assert served.get("/api/models")[0] == 200
-
-
 def test_all_else_is_answered_while_questions_wait(served, gate):
     asked = [served.ask(conversation=str(number), n=1) for number in range(NUM_QUESTIONS)]
     gate.asked.acquire(timeout=30)
@@ -85,7 +79,8 @@ def test_abandoned_questions_are_dropped(served, gate):
     asked += [served.ask(conversation=word, n=1) for word in ("waiting", "patient")]
     assert served.get("/api/models")[0] == 200  # connections are accepted in their order
     asked[1].close()
-    _wait_for(served, 2)
+    while served.num_connections > 2:  # until the server has closed that one
+        assert served.get("/api/models")[0] == 200
     asked[0].close()
     assert gate.asked.acquire(timeout=30)
     gate.may_answer.set()
