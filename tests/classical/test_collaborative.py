@@ -67,10 +67,6 @@ def world():
     return likes, persons, named
 
 
-def _left(likes, person):
-    return likes if person < 0 else np.delete(likes, person, axis=0)
-
-
 def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, exponent):
     """Score one prompt as the definition reads."""
     together = sum(np.outer(own, own) / max(own.sum(), 1) ** exponent for own in likes.astype(float))
@@ -94,7 +90,7 @@ def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, expo
 )
 def test_item_knn_is_that_of_a_plain_loop(world, monkeypatch, leave_out, shrinkage, nearest, dislike_weight, exponent):
     likes, persons, named = world
-    left = [_left(likes, person if leave_out else -1) for person in persons]
+    left = [np.delete(likes, person, axis=0) if leave_out and person >= 0 else likes for person in persons]
     expected = [
         _knn_scores(rest, liked, disliked, shrinkage, nearest, dislike_weight, exponent)
         for rest, liked, disliked in zip(left, named.liked.toarray(), named.disliked.toarray(), strict=True)

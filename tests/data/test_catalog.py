@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.schemas import write_catalog
 from convrec.data.titles import fold, usable_title
 from convrec.project.errors import InputError
 
@@ -83,9 +82,6 @@ def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
     films = load_catalog(path, Quarantine())
     assert [str(item) for item in films.items] == ["Heat (1995)", "No year"]
     assert films.items[0].metadata == {"genre": "crime, drama", "plot": "Cops."}
-    write_catalog(films, tmp_path / "films.parquet")
-    again = load_catalog(tmp_path / "films.parquet", Quarantine())
-    assert again.items == films.items and again.items[0].text() == films.items[0].text()
 
 
 DISTINCT = [

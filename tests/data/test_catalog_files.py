@@ -93,10 +93,8 @@ def _check_items(catalog: Catalog) -> None:
 def _check_round_trips(catalog: Catalog, folder) -> None:
     write_catalog(catalog, folder / "canonical.parquet")
     other = load_catalog(folder / "canonical.parquet", Quarantine())
-    assert other.items == catalog.items
-    assert [item.aliases for item in other.items] == [item.aliases for item in catalog.items]
-    assert [item.metadata for item in other.items] == [item.metadata for item in catalog.items]
-    assert [item.id for item in other.items] == [item.id for item in catalog.items]
+    found, wanted = ([(own, own.aliases, own.metadata, own.id) for own in each.items] for each in (other, catalog))
+    assert found == wanted
 
 
 @settings(max_examples=40)

@@ -38,23 +38,21 @@ def hostile_pickle(marker: Path, protocol: int = 2) -> bytes:
     return pickle.dumps({"state": Mark(marker)}, protocol)
 
 
-def _edit(path: Path, **changes) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def _save(folder: Path, marker: Path, name: str, **changes) -> Path:
+    """Write a plain model, code beside it, and changes of a JSON file there that name this code."""
+    save_model(folder)
+    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker)))
+    (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **changes}))
+    return folder
 
 
 def save_model_with_code(folder: Path, marker: Path) -> Path:
     """Write a model whose configuration names classes in a file beside its weights."""
-    save_model(folder)
-    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker)))
     names = {"AutoConfig": "code_of_its_own.Config", "AutoModelForCausalLM": "code_of_its_own.Model"}
-    _edit(folder / "config.json", model_type="foreign", architectures=["Model"], auto_map=names)
-    return folder
+    return _save(folder, marker, "config.json", model_type="foreign", architectures=["Model"], auto_map=names)
 
 
 def save_tokenizer_with_code(folder: Path, marker: Path) -> Path:
     """Write a plain model whose tokenizer is a class in a file beside it."""
-    save_model(folder)
-    (folder / "code_of_its_own.py").write_text(CODE.format(marker=str(marker)))
     names = {"AutoTokenizer": ["code_of_its_own.Tokenizer", None]}
-    _edit(folder / "tokenizer_config.json", tokenizer_class="Tokenizer", auto_map=names)
-    return folder
+    return _save(folder, marker, "tokenizer_config.json", tokenizer_class="Tokenizer", auto_map=names)

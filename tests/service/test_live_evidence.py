@@ -13,7 +13,6 @@ import pytest
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
-from convrec.project.errors import InputError
 from convrec.service import live_evidence
 from convrec.service.feedback import Event, FeedbackRecorder, FeedbackStore, new_answer_id, recorder
 from convrec.service.live_evidence import LiveEvidence
@@ -187,15 +186,13 @@ def test_an_answer_has_the_evidence_of_one_moment(users, live, translator, monke
 
 
 @pytest.mark.parametrize("guide", [None, lambda prompts: [{} for _ in prompts]])
-def test_a_version_that_feedback_cannot_change_is_refused_or_logged(store, live, translator, guide, caplog):
+def test_a_version_that_feedback_cannot_change_is_logged(live, translator, guide, caplog):
     translator.guide = guide
     live.follow("7", translator)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line.startswith("--evidence live: no evidence guides the lists of version 7 ")
     live.update()
     assert translator.guide is guide
-    with pytest.raises(InputError, match="leave out the option, or serve another version"):
-        LiveEvidence(store, lambda: None, is_required=True).follow("7", translator)
 
 
 def test_the_lists_of_a_running_server_follow(tmp_path, monkeypatch, translator):
@@ -260,4 +257,4 @@ def test_live_evidence_needs_feedback_and_guidance(project, monkeypatch, cli):
     refused = cli("serve", "--evidence", "live", "--feedback", "none")
     assert (refused.status, refused.out) == (2, "") and "leave out `--feedback none`" in refused.err
     refused = cli("serve", "--evidence", "live", "--model", "model", "--port", "0")
-    assert refused.status == 2 and "no evidence guides the lists of version model" in refused.err
+    assert refused.status == 2 and "version model (docs/guidance.md); leave out the option, or serve" in refused.err

@@ -6,7 +6,6 @@ import pytest
 from fastapi.testclient import TestClient
 
 from convrec.data.catalog import Catalog
-from convrec.project.errors import InputError
 from convrec.registry import recommenders
 from convrec.registry.recommenders import RegistrySource
 from convrec.service.app.server import make_app
@@ -280,5 +279,3 @@ def test_which_models_are_wanted(model, challenger, wanted, monkeypatch):
     monkeypatch.setattr(recommenders.mlflow, "MlflowClient", lambda: None)  # it would make a database in this folder
     monkeypatch.setattr(recommenders, "running_experiment", lambda client, champion: None)
     assert RegistrySource(model, challenger, ServedModel).wanted() == wanted
-    with pytest.raises(InputError, match="--challenger one: this is the same as the first model"):
-        RegistrySource("one", "one", ServedModel)
