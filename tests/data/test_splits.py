@@ -50,11 +50,6 @@ def _dated(dates):
     return pd.DataFrame({"date": dates, "row": range(len(dates))})
 
 
-def _days(text):
-    first, _, last = text.partition("/")
-    return datetime.date.fromisoformat(first), datetime.date.fromisoformat(last) + datetime.timedelta(days=1)
-
-
 @pytest.mark.parametrize("months", [("2022-02", "2022-03"), ("2021-11", "2022-02"), ("2021-12", "2022-01")])
 def test_months_are_split_as_by_their_text(months):
     rng = np.random.default_rng(3)
@@ -71,7 +66,7 @@ def test_months_are_split_as_by_their_text(months):
 
 def test_both_ends_of_a_span_are_in_it_and_other_days_are_in_no_split():
     days = ["2022-04-07", "2022-04-08", "2022-04-14", "2022-04-15", "2022-04-20", "2022-04-21", "2022-04-22"]
-    splits = split_by_period(_dated(days), _days("2022-04-08/2022-04-14"), _days("2022-04-20/2022-04-21"))
+    splits = split_by_period(_dated(days), Period.parse("2022-04-08/2022-04-14"), Period.parse("2022-04-20/2022-04-21"))
     found = {name: rows["date"].to_list() for name, rows in splits.items()}
     assert found == {"train": days[:1], "validation": days[1:3], "test": days[4:6]}
 
@@ -83,7 +78,7 @@ def test_an_empty_split_names_the_days_of_the_rows_and_the_parameters():
         r"2022-03 \(1\), 2022-04 \(2\): choose data.validation_period and data.test_period within"
     )
     with pytest.raises(InputError, match=message):
-        split_by_period(rows, _days("2022-04-08/2022-04-14"), _days("2022-04-15/2022-04-21"))
+        split_by_period(rows, Period.parse("2022-04-08/2022-04-14"), Period.parse("2022-04-15/2022-04-21"))
 
 
 @pytest.mark.parametrize(

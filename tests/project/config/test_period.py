@@ -4,9 +4,7 @@ import pytest
 
 from convrec.project.config.period import Period
 
-
-def _day(text):
-    return datetime.date.fromisoformat(text)
+_day = datetime.date.fromisoformat
 
 
 @pytest.mark.parametrize(
