@@ -29,7 +29,7 @@ def test_the_terms_of_spaced_scripts_are_words_and_pairs(catalog, word_ngrams):
     expected = sparse.csr_array(plain.transform(texts))
     np.testing.assert_allclose((vectors @ vectors.T).toarray(), (expected @ expected.T).toarray(), rtol=1e-6)
     again = TfidfEmbedder.of_arrays(TfidfEmbedder(texts, word_ngrams).arrays()).embed_items(texts)
-    assert (vectors != again).nnz == 0
+    assert (vectors != again).nnz == 0 and vectors.dtype == np.float32
 
 
 @pytest.mark.parametrize(
