@@ -1,26 +1,16 @@
 """`python -m tests.generation.constrained_vllm`: vLLM's lists for a JSON file of prompts and requests, on a CPU.
 
-Before it, the processor alone follows a random batch as vLLM's would change, against one state a list. With the V2
-model runner (`VLLM_USE_V2_MODEL_RUNNER=1`), whose kernels are Triton's, Triton's interpreter stands in for a GPU.
+Before it, the processor alone follows a random batch as vLLM's would change, against one state a list.
 """
 
 import argparse
 import json
 import os
 import random
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-IS_V2 = os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == "1"
-if IS_V2:  # before vLLM is imported, which uses Triton on a CPU only in a build of its own
-    os.environ["TRITON_INTERPRET"] = "1"
-    import triton.backends
-
-    version, backend = metadata.version, SimpleNamespace(driver=SimpleNamespace(is_active=lambda: False))
-    metadata.version = lambda name: "0+cpu" if name == "vllm" else version(name)
-    triton.backends.backends["cpu"] = backend
 
 import torch  # noqa: E402
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor  # noqa: E402
@@ -96,7 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     task = json.loads(arguments.task.read_text())
     trie = CatalogTrie.load(arguments.trie)
-    compared = 0 if IS_V2 else follow_a_changing_batch(arguments.trie, trie, task["vocab_size"])
+    compared = follow_a_changing_batch(arguments.trie, trie, task["vocab_size"])
     llm = LLM(
         str(arguments.model),
         skip_tokenizer_init=True,

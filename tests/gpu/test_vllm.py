@@ -51,13 +51,9 @@ def _check_constrained(log, device):
         assert row["sampler/truncated"] == 0
 
 
-@pytest.mark.parametrize("runner", ["V1", pytest.param("V2", marks=pytest.mark.gpu)])
 def test_constrained_lists_of_colocated_vllm_have_the_trainer_s_log_probabilities(
-    python_with, tiny_model, device, tmp_path, monkeypatch, runner
+    python_with, tiny_model, device, tmp_path
 ):
-    if runner == "V2":
-        pytest.importorskip("vllm.v1.worker.gpu.sample.logits_processor", reason="vLLM 0.31 has it")
-        monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     log = _train(python_with("vllm"), tiny_model, tmp_path, device, "float32", "--constrained")
     _check_constrained(log, device)
 

@@ -18,23 +18,21 @@ from convrec.project.errors import InputError
 
 _CONFIG = "catalog_trie"  # its name in the engine's additional_config
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-_PROCESSORS = {
-    "0": "convrec.generation.vllm_constraint:VllmCatalogConstraint",
-    "1": "convrec.generation.vllm_constraint_v2:VllmCatalogConstraintV2",
-}
 _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
 
 
 def engine_options(trie: str | Path) -> dict[str, Any]:
     """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie.
 
-    vLLM's two model runners have different interfaces of logits processors. This chooses the V1 runner for the engines
-    of this process, unless the environment chooses: vLLM's own default depends on its version and the machine.
+    It is a processor of vLLM's V1 model runner, which this chooses for the engines of this process: vLLM's own default
+    depends on its version and the machine. Raises `InputError` where the environment chooses another runner.
     """
-    runner = os.environ.setdefault(_RUNNER, "0")
-    if runner not in _PROCESSORS:
-        raise InputError(f"{_RUNNER} = {runner!r}: set it to 0 or 1, or unset it")
-    return {"logits_processors": [_PROCESSORS[runner]], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
+    if (runner := os.environ.setdefault(_RUNNER, "0")) != "0":
+        raise InputError(
+            f"{_RUNNER} = {runner!r}: the catalog constraint needs vLLM's V1 runner; set it to 0, or unset it"
+        )
+    processor = f"{__name__}:{VllmCatalogConstraint.__name__}"
+    return {"logits_processors": [processor], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
 
 
 class HeldTokens:
@@ -67,10 +65,22 @@ def penalize_(logits: torch.Tensor, held: Sequence[HeldTokens]) -> torch.Tensor:
     return logits
 
 
-class CatalogRequests:
-    """What the processors of both model runners share.
+@dataclass
+class _List:
+    """A constrained list: its row in the state, and how many of its tokens the state has read."""
 
-    A server sets `trie` in the process that receives requests, which then rejects lists that cannot be met.
+    request: ListRequest
+    tokens: list[int]  # vLLM's own list, which grows
+    row: int
+    held: HeldTokens
+    read: int = 0
+
+
+class VllmCatalogConstraint(LogitsProcessor):
+    """Masks and guides the logits of the constrained requests of the batch of vLLM's V1 model runner.
+
+    The state has a row for each of `max_num_seqs` requests from the start. A server sets `trie` in the process that
+    receives requests, which then rejects lists that cannot be met.
     """
 
     trie: ClassVar[CatalogTrie | None] = None
@@ -94,37 +104,14 @@ class CatalogRequests:
                 f"{', '.join(wrong)}: a constrained list allows no other option that forces or forbids tokens; unset it"
             )
 
-    @staticmethod
-    def make_state(vllm_config: Any, capacity: int) -> ConstraintState:
-        """Return the state of an engine's lists; none has begun."""
-        path = (vllm_config.additional_config or {}).get(_CONFIG)
-        if path is None:
-            raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
-        trie = CatalogTrie.load(path)
-        return ConstraintState(trie, [], vllm_config.model_config.get_vocab_size(), capacity)
-
-
-@dataclass
-class _List:
-    """A constrained list: its row in the state, and how many of its tokens the state has read."""
-
-    request: ListRequest
-    tokens: list[int]  # vLLM's own list, which grows
-    row: int
-    held: HeldTokens
-    read: int = 0
-
-
-class VllmCatalogConstraint(CatalogRequests, LogitsProcessor):
-    """Masks and guides the logits of the constrained requests of the batch of vLLM's V1 model runner.
-
-    The state has a row for each of `max_num_seqs` requests from the start.
-    """
-
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
         size = vllm_config.scheduler_config.max_num_seqs
         self._device = device
-        self._state = self.make_state(vllm_config, size)
+        path = (vllm_config.additional_config or {}).get(_CONFIG)
+        if path is None:
+            raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
+        vocab_size = vllm_config.model_config.get_vocab_size()
+        self._state = ConstraintState(CatalogTrie.load(path), [], vocab_size, size)
         self._lists: dict[int, _List] = {}  # by their place in vLLM's batch
         self._free = list(range(size))
 

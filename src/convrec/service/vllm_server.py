@@ -31,7 +31,7 @@ def run_vllm_server(
     import uvloop  # noqa: PLC0415  (of vLLM, which is not on every machine)
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup  # noqa: PLC0415
 
-    from convrec.generation.vllm_constraint import CatalogRequests  # noqa: PLC0415
+    from convrec.generation.vllm_constraint import VllmCatalogConstraint  # noqa: PLC0415
 
     cli_env_setup()
     translator, newer = vllm_translator(files)
@@ -41,7 +41,7 @@ def run_vllm_server(
     with tempfile.TemporaryDirectory(prefix="convrec-vllm-") as made, whole as folder:
         trie_file = Path(made) / "trie.safetensors"
         trie.save(trie_file)
-        CatalogRequests.trie = trie
+        VllmCatalogConstraint.trie = trie
         arguments = engine_arguments(
             str(folder),
             pick_device(files.device),
