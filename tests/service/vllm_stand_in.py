@@ -4,6 +4,7 @@ import json
 import select
 import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -79,9 +80,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Location", f"/elsewhere{self.path}")  # followed by none
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        for byte in content:
-            self.wfile.write(bytes([byte]))
-            self.stand_in.stopped.wait(self.stand_in.pause)
+        with suppress(BrokenPipeError):  # the client has waited long enough
+            for byte in content:
+                self.wfile.write(bytes([byte]))
+                self.stand_in.stopped.wait(self.stand_in.pause)
 
     def log_message(self, *_: object) -> None:
         pass
