@@ -172,7 +172,7 @@ def run_case(case: str, options: argparse.Namespace) -> None:
     folder = options.out / case
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
-    for name in ("configs", "prompts"):
+    for name in ("configs", "prompts", "dvc.yaml"):
         _link(Path(name), ROOT / name)
     if kind:
         _link(Path("data"), Path("..", data, "data"))

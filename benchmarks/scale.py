@@ -146,6 +146,7 @@ def make_project(project: Path) -> None:
     """Copy what a project needs to begin."""
     for name in ("profiles", "prompts"):
         shutil.copytree(ROOT / name, project / name)
+    shutil.copy(ROOT / "dvc.yaml", project)
 
 
 def measure(num_turns: int, num_films: int) -> dict[str, Measured]:

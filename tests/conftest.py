@@ -92,8 +92,10 @@ def cli(capsys) -> Iterator[Callable[..., Ended]]:
 
 @pytest.fixture(autouse=True)
 def own_store() -> None:
-    """Let each test record into the store of its folder: MLflow notes the one before in the environment."""
+    """Let each test record into the store of its folder: MLflow notes the one before, and where its runs' files are."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if tracking := sys.modules.get("mlflow.tracking._tracking_service.utils"):
+        tracking._artifact_repos_cache.clear()
 
 
 @pytest.fixture(autouse=True)

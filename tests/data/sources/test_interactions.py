@@ -275,7 +275,8 @@ def test_ids_that_do_not_meet_are_told(tmp_path):
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    for name in ("profiles", "dvc.yaml"):
+        (tmp_path / name).symlink_to(ROOT / name)
     return tmp_path
 
 
