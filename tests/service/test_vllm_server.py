@@ -231,7 +231,7 @@ def test_lists_of_vllm_s_server_are_those_of_the_recommender(gpu_python, project
 def _reject_lists_that_cannot_be_met(url: str) -> None:
     """Requests that would stop the engine are answered with an error, and the server goes on."""
     (model,) = httpx.get(f"{url}/v1/models").json()["data"]
-    for length, words in ((0, "catalog_list_length = 0"), (999, "a list of 999 items is asked for")):
+    for length, words in ((0, "Input should be greater than 0"), (999, "a list of 999 items is asked for")):
         body = {"model": model["id"], "prompt": [1], "vllm_xargs": {"catalog_list_length": length}}
         reply = httpx.post(f"{url}/v1/completions", json=body, timeout=30)
         assert reply.status_code == 400 and words in reply.text
