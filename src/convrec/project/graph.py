@@ -6,6 +6,7 @@ from typing import Any
 
 from convrec.project.code import TRAINERS, Key, make_key, stage_code
 from convrec.project.config.params import Params
+from convrec.project.errors import InputError
 from convrec.project.yaml import read_yaml
 
 GRAPH = Path("dvc.yaml")
@@ -26,9 +27,15 @@ def missing_inputs(stage: str) -> list[str]:
 def stage_params(params: Params, stage: str) -> Params:
     """Return the parameters that dvc.yaml declares for a stage, without the others; the stage cannot read those.
 
-    Raises `InputError` if dvc.yaml is missing, and `AttributeError` if it declares a parameter that does not exist.
+    Raises `InputError` if dvc.yaml is missing or has no parameters for the stage, and `AttributeError` if it declares a
+    parameter that does not exist.
     """
-    return params.only(name for name in _stages()[stage]["params"] if isinstance(name, str))
+    declared = _stages().get(stage, {}).get("params")
+    if not declared:
+        raise InputError(
+            f"{GRAPH}: stages.{stage}.params is missing; list what the stage reads, such as common, {stage}"
+        )
+    return params.only(name for name in declared if isinstance(name, str))
 
 
 def training_key(stage: str, params: Params, inputs: Iterable[Path]) -> Key:

@@ -199,6 +199,8 @@ def test_a_stage_is_given_the_declared_parameters_alone():
         with pytest.raises(AttributeError, match=name):
             getattr(section, name)
     assert stage_params(given, "guidance") == given
+    with pytest.raises(InputError, match=r"dvc.yaml: stages.other.params is missing; list what the stage reads"):
+        stage_params(params, "other")
 
 
 def test_evidence_takes_no_embedder_that_runs_code():
