@@ -89,10 +89,3 @@ def test_the_top_is_that_of_a_stable_sort_without_what_is_excluded(size, seed, a
         assert filled == allowed
         assert best[row][: len(allowed)].tolist() == whole[row][allowed].tolist()
         assert np.isneginf(best[row][len(allowed) :]).all()
-
-
-def test_first_items_go_before_all_others_by_their_scores_and_excluded_ones_nowhere():
-    values = sparse.csr_array(np.array([[5, 4, 3, -2, 1], [0, 9, -3, 2, 4]], dtype=np.float32))
-    first = sparse.csr_array(np.array([[0, 0, 1, 3, 0], [1, 0, 1, 0, 0]], dtype=np.float32))
-    top, _ = top_items(sparse_scores(values), 4, [[0], [2]], first=first)
-    assert top.tolist() == [[2, 3, 1, 4], [0, 1, 4, 3]]

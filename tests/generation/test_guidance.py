@@ -75,7 +75,7 @@ def _plain_lists(tiny: _Tiny, request: ListRequest) -> dict[tuple[int, ...], flo
             else:
                 go_on(after, before + begun, (), probability)
             return
-        scores = tiny.penalized(before + begun)
+        scores = tiny.penalized(() if tiny.trie.is_one_pass else before + begun)
         masses = {}
         for token in {row[len(begun)] for row in below.values()}:
             own = [math.exp(weights.get(i, 0.0)) for i, row in below.items() if row[len(begun)] == token]
@@ -100,6 +100,7 @@ def test_the_probability_of_every_list_is_that_of_a_plain_loop(kind, number):
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in lists])
     mask = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in lists])
     logits = torch.stack([torch.stack([tiny.logits(row[:t]) for t in range(width)]) for row in lists])
+    logits = logits[:, :1].expand_as(logits) if tiny.trie.is_one_pass else logits
 
     state = ConstraintState(tiny.trie, [request] * len(lists), tiny.vocab)  # step by step
     total = torch.zeros(len(lists), dtype=torch.float64)
@@ -238,8 +239,9 @@ def test_the_state_on_a_device_takes_the_tokens_of_the_state_on_the_cpu(kind, se
         requests.append(ListRequest(length, banned, allowed, log_weights(drawn)))
     state, own = ConstraintState(trie, requests, vocab), DeviceState(trie, requests, torch.device("cpu"))
     longest = max(map(len, TOKENIZERS[kind]()(films).input_ids)) + 2
+    scores = torch.from_numpy(rng.normal(size=(5, vocab)))
     while not state.is_done:
-        scores = torch.from_numpy(rng.normal(size=(5, vocab)))
+        scores = scores if trie.is_one_pass else torch.from_numpy(rng.normal(size=(5, vocab)))
         edges = own.choose(scores)
         written = state.jump(state.mask_(scores.clone()).argmax(1).tolist())
         tokens, held = own.tokens(*own.jump(edges), longest)

@@ -11,7 +11,7 @@ from convrec.generation.line_tokens import add_tokens
 from convrec.generation.lists import ListSettings
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
-from convrec.pipeline.stages.sft import training_rows
+from convrec.pipeline.stages.sft import with_prompts
 from convrec.project.errors import InputError
 from convrec.training.embedded import train_tokenizer
 
@@ -185,25 +185,25 @@ def test_versions_without_a_limit_answer_prompts_of_any_length():
     assert builder(messages) == build_prompt(messages, INSTRUCTION, 20)
 
 
-def test_sft_sees_every_completion_whole():
-    answers = ["\n".join(f"Film {i} ({1950 + i})" for i in range(n)) for n in (1, 4, 9, 3)]
+def test_sft_leaves_room_for_every_list():
     talks = [_turns("a film"), _turns(*[WORDS] * 40), _turns(WORDS * 90), _turns(*[WORDS] * 5)]
-    frame = [{"messages": talk, "answer": answer} for talk, answer in zip(talks, answers, strict=True)]
-    rows = training_rows(frame, "answer", _builder(160), 192)
-    prompts = []
-    for row, answer in zip(rows, answers, strict=True):
-        prompts.append(row["input_ids"][: row["labels"].count(-100)])
-        assert row["labels"] == [-100] * len(prompts[-1]) + row["input_ids"][len(prompts[-1]) :]
-        assert TOKENIZER.decode(row["input_ids"][len(prompts[-1]) :]) == f"{answer}<|end|>"
-    sizes = [len(row["input_ids"]) for row in rows]
+    numbers = (1, 4, 9, 3)
+    rows = [
+        {"messages": talk, "liked": [*range(n)][:2], "others": [*range(n)][2:]}
+        for talk, n in zip(talks, numbers, strict=True)
+    ]
+    found = with_prompts(rows, _builder(160), [7] * 9, 9, 192)
+    assert found["row"][:] == [0, 1, 2, 3] and found["others"][:] == [row["others"] for row in rows]
+    sizes = [len(prompt) + 7 * n + 1 for prompt, n in zip(found["prompt"], numbers, strict=True)]
     assert max(sizes) <= 192 and min(sizes[1:3]) > 150
-    assert max(map(len, prompts)) <= 160
+    assert max(map(len, found["prompt"])) <= 160
     whole = token_ids(TOKENIZER, [build_prompt(talks[0], INSTRUCTION, 20), _builder(160)(talks[2])])
-    assert prompts[0] == whole[0]
-    assert len(prompts[2]) < len(whole[1]), "beside a long list, less room"
+    assert found["prompt"][0] == whole[0]
+    assert len(found["prompt"][2]) < len(whole[1]), "beside a long list, less room"
+    assert len(with_prompts(rows, _builder(160), [7] * 9, 1, 192)["prompt"][2]) == len(whole[1]), "one item a list"
 
 
-def test_a_completion_that_leaves_no_room_for_its_prompt_is_refused():
-    frame = [{"messages": _turns("a film"), "answer": "Heat (1995)\n" * 20}]
-    with pytest.raises(InputError, match=r"sft\.max_length = 100: a demonstration of \d+ tokens .* or more"):
-        training_rows(frame, "answer", _builder(64), 100)
+def test_a_list_that_leaves_no_room_for_its_prompt_is_refused():
+    rows = [{"messages": _turns("a film"), "liked": [0], "others": [1]}]
+    with pytest.raises(InputError, match=r"sft\.max_length = 100: a list of 81 tokens leaves 19 .* or more"):
+        with_prompts(rows, _builder(64), [40] * 2, 20, 100)

@@ -17,13 +17,14 @@ from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompt_tokens import generation_prompt, render, token_ids
 from convrec.generation.prompts import PromptBuilder
 from convrec.pipeline.stages import base_model, rank_grpo, sft
-from convrec.pipeline.stages.sft import training_rows
+from convrec.pipeline.stages.sft import with_prompts
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.service.recommender import Recommender
 from convrec.service.translation import ModelFiles
 from convrec.training.embedded import make_model
+from convrec.training.targets import write_list
 from tests.generation.small import save
 from tests.generation.vocabularies import byte_level
 from tests.registry.registered import make_workspace
@@ -90,14 +91,13 @@ def test_a_completion_is_exactly_the_list_whatever_the_chat_template(tmp_path, m
     assert texts == _renderings(tokenizer, monkeypatch, 2)
     assert all(f"film {place}" in texts[-1] for place in range(7))
     builder = PromptBuilder(tokenizer, None, 3, None)
-    rows = [{"messages": _chat(roles), "answer": "\n".join(LINES)} for roles in ("su", "uaau")]
+    rows = [{"messages": _chat(roles), "liked": [], "others": [0, 1, 2]} for roles in ("su", "uaau")]
     places = tokenize_lines(LINES, tokenizer, generation_prompt(tokenizer))
     first, middle, last = places
     written = [*first.first_before_newline, *middle.later_before_newline, *last.later_at_end, tokenizer.eos_token_id]
-    for row, example in zip(rows, training_rows(rows, "answer", builder, 10_000), strict=True):
-        (asked,) = token_ids(tokenizer, [builder(row["messages"])])
-        assert example["input_ids"] == asked + written, "what the model is asked to continue, and what it may write"
-        assert example["labels"] == [-100] * len(asked) + written
+    assert write_list([], [0, 1, 2], places, tokenizer.eos_token_id, 3, 1.0).tokens == written, "what it may write"
+    asked = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
+    assert with_prompts(rows, builder, [1000] * 3, 3, 10_000)["prompt"][:] == asked, "what it is asked to continue"
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", bos_token="<|endoftext|>")
     assert again.chat_template == tokenizer.chat_template

@@ -156,8 +156,9 @@ def greedy_list(
     """Return the tokens and the items of the list that takes the best token among those some open item goes on with.
 
     To the score of a token comes the logarithm of the mean weight of these items. `scores` maps the tokens written so
-    far to a score for each token.
+    far to a score for each token; where each item is one token, those of a list's first token are of all.
     """
+    is_one_pass = all(len(tokens) == 1 for line in lines for tokens in line)
     chosen: list[int] = []
     written: list[int] = []
     logs = by_item(request.log_weights)
@@ -178,7 +179,7 @@ def greedy_list(
             for item, line in open_items.items():
                 if len(line) > step and line[:step] == begun:
                     weights.setdefault(line[step], []).append(math.exp(logs.get(item, 0.0)))
-            row = scores(written)
+            row = scores([] if is_one_pass else written)
             guided = {token: row[token] + math.log(sum(own) / len(own)) for token, own in weights.items()}
             best = max(sorted(guided), key=guided.__getitem__)
             begun = (*begun, best)

@@ -14,7 +14,7 @@ from convrec.training.embedded import make_model, train_tokenizer
 from tests.generation.small import save
 from tests.registry.registered import make_workspace
 from tests.rows import make_row
-from tests.service.recommending import CATALOG, SIZES, TITLES, WORDS
+from tests.service.recommending import CATALOG, SIZES, WORDS
 from tests.small_project import set_params
 
 
@@ -22,12 +22,14 @@ def make_sft_project(folder: Path, words: int = 0, model: dict[str, int] = SIZES
     """Write the project; prompts have about `words` words, the model these sizes, `common` is of params.yaml."""
     paths = Paths(make_workspace(folder))
     few = {"num_train_epochs": 1, "save_steps": 2, "validation_prompts": 0, "per_device_train_batch_size": 8}
+    few |= {"likes": False, "demonstration_weight": 1.0}
     set_params(folder, {"sft": few, "common": common})
     tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)
     save(paths.model("base"), make_model(tokenizer, **model, seed=0), tokenizer)
     paths.demonstration("train").parent.mkdir()
     rows = [make_row(f"p{number}", [], "a film with " + "heists " * (words + number % 5)) for number in range(32)]
-    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(reflect="\n".join(TITLES[:4]))  # sft.lists
+    lines = "\n".join(map(str, CATALOG.items[:4]))
+    frame = pd.DataFrame(rows)[["prompt_id", "messages"]].assign(reflect=lines)  # sft.lists
     for name in ("train", "validation"):
         write_rows(frame, paths.demonstration(name))
     return paths

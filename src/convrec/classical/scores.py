@@ -181,15 +181,13 @@ def top_items(
     excluded: Sequence[Sequence[int]],
     weight: np.ndarray | None = None,
     bias: np.ndarray | None = None,
-    first: sparse.csr_array | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each conversation's best items, best first, and their scores; ties go to the lower index.
 
-    `excluded` lists the items that may not enter (those seen). With `weight` and `bias` the scores are w ⊙ s + b. The
-    entries of `first` go before all other items: their scores are raised by the range of the block's scores.
+    `excluded` lists the items that may not enter (those seen). With `weight` and `bias` the scores are w ⊙ s + b.
     Places that cannot be filled hold index -1 and score -inf.
 
-    Shape: (B, size), int32 and float32; weight, bias (C,); first (B, C).
+    Shape: (B, size), int32 and float32; weight, bias (C,).
     """
     size = min(size, scores.shape[1])
     top = np.empty((scores.shape[0], size), dtype=np.int32)
@@ -197,9 +195,6 @@ def top_items(
     for rows, block in scores.blocks():
         if weight is not None and bias is not None:
             block.mul_(torch.from_numpy(weight).to(block)).add_(torch.from_numpy(bias).to(block))
-        if first is not None:
-            positions, _ = flat_entries(first[rows])
-            block.view(-1)[positions.to(block.device)] += block.max() - block.min() + 1
         for row, indices in enumerate(excluded[rows]):
             if indices:
                 block[row, list(indices)] = -torch.inf

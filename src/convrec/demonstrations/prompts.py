@@ -21,16 +21,16 @@ def choose_prompts(prompts: list[Row], until: str | None, share: float, seed: in
     return [early[i] for i in sorted(order[: max(1, round(len(early) * share))])]
 
 
-def make_variants(rows: list[Row], number: int, seed: int) -> tuple[list[Row], np.ndarray]:
-    """Return up to `number` variants of each row, and the index of each variant's row.
+def make_variants(rows: list[Row], number: int, seed: int) -> list[Row]:
+    """Return up to `number` variants of each row.
 
     A variant lacks some earlier messages; it gets a demonstration of its own, so that a small data set gives SFT more.
     The last message always stays. Seen and disliked titles are those that the remaining messages name. Variants
     without a change, equal variants and variants of a single message are left out. The same seed gives the same
-    variants, whatever the other rows. Shape: rows (V), indices (V,).
+    variants, whatever the other rows.
     """
-    variants, origins = [], []
-    for place, row in enumerate(rows):
+    variants = []
+    for row in rows:
         rng = np.random.default_rng([seed, 2, *row["prompt_id"].encode()])
         known = [row["messages"]]
         for _ in range(number if len(row["messages"]) > 1 else 0):
@@ -43,8 +43,7 @@ def make_variants(rows: list[Row], number: int, seed: int) -> tuple[list[Row], n
                 field: [title for title in row[field] if title in text] for field in ("seen_titles", "disliked_titles")
             }
             variants.append(row | named | {"messages": messages})
-            origins.append(place)
-    return variants, np.array(origins, dtype=np.int64)
+    return variants
 
 
 def _without_some(messages: list[dict[str, str]], rng: np.random.Generator) -> list[dict[str, str]]:

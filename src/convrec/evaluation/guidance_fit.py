@@ -15,9 +15,15 @@ from convrec.evaluation.evaluation import Evaluation
 
 logger = logging.getLogger(__name__)
 
-_SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # of the weights that suit the evidence alone; 16 all but silences a model
-_FACTORS = (0.0, 0.5, 2.0)  # of one weight
-_FIRST = 0.25  # what is tried for a weight of 0
+_SCALES = (
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+)  # of the weights that suit the evidence alone; 16 all but silences a model
 
 
 class GuidanceFit(NamedTuple):
@@ -31,9 +37,8 @@ class GuidanceFit(NamedTuple):
 def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> GuidanceFit:
     """Return the weights with which a model's greedy lists have the best NDCG on the rows of the evaluation.
 
-    The weights of the evidence alone give a direction; its scale is chosen first, and then each weight is changed once.
-    Weights change only for a mean gain above its standard error, so useless evidence gets none, and a model that is as
-    good with smaller weights keeps more to say.
+    The weights of the evidence alone are scaled by one number. It rises only for a mean gain above its standard error,
+    so useless evidence gets no weight, and a model that is as good with smaller weights keeps more to say.
     """
     prompts, catalog = evaluation.prompts, evaluation.catalog
     terms = evidence.terms(prompts, without_own=False, earlier=False)
@@ -58,12 +63,6 @@ def fit_guidance(evidence: Evidence, model: Path, evaluation: Evaluation) -> Gui
         for tried, values in zip(scaled, found, strict=True):
             if _is_better(values, best):
                 weights, best = tried, values
-        for kind in EVIDENCE if any(weights.values()) else ():
-            others = [factor * weights[kind] for factor in _FACTORS] if weights[kind] else [_FIRST]
-            changed = [{**weights, kind: value} for value in others]
-            for tried, values in zip(changed, ndcg(changed), strict=True):
-                if _is_better(values, best):
-                    weights, best = tried, values
     return GuidanceFit(weights, float(best.mean()), float(unguided.mean()))
 
 

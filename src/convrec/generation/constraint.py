@@ -71,7 +71,14 @@ class ConstraintState:
         self._layers, self._bias = _root_biases(trie, vocab_size)
         self._below = len(self._bias) - 1
         self.lost = np.zeros(size, bool)  # rows that received a forbidden token
+        self._is_first = np.ones(size, bool)  # rows of which no token is written
+        self._first_scores = torch.empty(0)  # (size, vocab_size), of lists that are read in one pass
         self.put(self._rows[: len(requests)], requests)
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether lists are read in one pass, see `mask_`."""
+        return self._trie.is_one_pass
 
     @property
     def nbytes(self) -> int:
@@ -94,6 +101,7 @@ class ConstraintState:
         self._remaining[rows] = length
         self._nodes[rows] = self._trie.roots[0, np.minimum(length, 2)]
         self.lost[rows] = False
+        self._is_first[rows] = True
 
     def _put_weights(self, rows: np.ndarray, requests: Sequence[ListRequest]) -> None:
         """Replace the weights of these rows by those of the requests' open items."""
@@ -116,7 +124,12 @@ class ConstraintState:
 
         Scores are unnormalized. Those `of_beams` are summed over steps: each guided row is then shifted by a number, so
         that the guidance along an item's tokens sums to the item's, up to a number of its root.
+
+        Where each item is one token, the scores of a list's first token stand for those of all its tokens: a list is
+        then the best items of one distribution, or drawn from it without replacement (Plackett-Luce).
         """
+        if self._trie.is_one_pass:
+            self._read_once(scores, self._rows if rows is None else np.asarray(rows, np.int64))
         layers, opened, closed, guided, bias = self.allowance(rows)
         self._bias = self._bias.to(scores.device)
         places = guided[0] * scores.shape[1] + guided[1]
@@ -140,6 +153,14 @@ class ConstraintState:
         if of_beams and len(self._weighted):
             scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
+
+    def _read_once(self, scores: torch.Tensor, rows: np.ndarray) -> None:
+        """Keep the scores of rows that begin, and replace those of the others by the ones that were kept."""
+        if self._first_scores.shape != (len(self._rows), scores.shape[1]):
+            self._first_scores = scores.new_empty(len(self._rows), scores.shape[1])
+        is_first = self._is_first[rows]
+        self._first_scores[rows[is_first]] = scores[is_first]
+        scores[~is_first] = self._first_scores[rows[~is_first]]
 
     def _mean_below(self, rows: Rows | None) -> np.ndarray:
         """Return the logarithm of the mean weight of the open items below each row's node. Shape: (B,), float32."""
@@ -228,6 +249,7 @@ class ConstraintState:
             ends[written] = False
         nodes[lost | ends] = DONE
         self._nodes[rows] = nodes
+        self._is_first[rows] = False
         self.lost[rows] |= lost
 
     @property

@@ -165,6 +165,7 @@ def write_on_device(
     ends = torch.full((number, 1), start, device=device)  # the first place behind a row's tokens
     begins, lengths = torch.zeros_like(ends[:, 0]), torch.ones_like(ends[:, 0])
     is_first = torch.ones((), dtype=torch.bool, device=device)
+    first_scores: list[torch.Tensor] = []
     left = torch.ones(2, dtype=torch.long, device=device)  # the widest jump, and the number of lists that go on
 
     def place(width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,10 +176,8 @@ def write_on_device(
         text.scatter_(1, at, new)
         return new, at
 
-    def step(width: int) -> None:
-        """Read the tokens of the last jump, and jump on."""
-        new, at = place(width)
-        places.rows, places.columns = every, at
+    def read(new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return the scores behind the new tokens, which stand in these columns. Shape: (B, width); (B, vocab)."""
         seen = (columns >= padding[:, :, None]) & (columns <= at[:, :, None])
         logits = model(
             input_ids=new,
@@ -193,7 +192,18 @@ def write_on_device(
                 f"vocabulary of {logits.shape[1]} tokens: the catalog needs {state.vocab_size}; take its model"
             )
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-        scores = scores if penalize is None else penalize(text, scores)
+        return scores if penalize is None else penalize(text, scores)
+
+    def step(width: int) -> None:
+        """Read the tokens of the last jump, and jump on."""
+        new, at = place(width)
+        places.rows, places.columns = every, at
+        if first_scores:
+            scores = first_scores[0].clone()
+        else:
+            scores = read(new, at)
+            if state.is_one_pass:
+                first_scores.append(scores.clone())
         new_begins, new_lengths = state.jump(state.choose(scores, temperature))
         begins.copy_(new_begins)
         lengths.copy_(new_lengths)
@@ -201,7 +211,7 @@ def write_on_device(
         is_first.fill_(False)
         left.copy_(torch.stack([new_lengths.amax(), (state.nodes != DONE).sum()]))
 
-    run = _Graphs(step, use_graphs)
+    run = _Graphs(step, use_graphs and not state.is_one_pass)
     width, number_left = 1, number
     with _grouped_heads(model):
         while number_left:

@@ -40,7 +40,7 @@ class DeviceState:
         self._next = tensor(np.where(last[ends], DONE, ends + NUM_ROOTS))
         self._leaves = tensor(np.concatenate([trie.leaves, np.full_like(trie.leaves[:1], num_leaves)]))
         self._roots = tensor(trie.roots[1])
-        self.vocab_size = trie.vocab_size
+        self.vocab_size, self.is_one_pass = trie.vocab_size, trie.is_one_pass
         self._num_items, self._num_leaves, self._last_edge = trie.num_items, num_leaves, num_edges - 1
         self._slots = torch.arange(int(np.diff(trie.pointers).max()), device=device)
         length = np.array([request.length for request in requests])

@@ -151,16 +151,17 @@ def write_lists(
     state: ConstraintState | None = None
     lists: list[list[int]] = [[] for _ in prompts]
     while state is None or not state.is_done:
-        output = model(
-            input_ids=block,
-            attention_mask=mask,
-            position_ids=block_positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        scores = output.logits[:, -1].to(torch.promote_types(output.logits.dtype, torch.float32), copy=True)
-        scores = scores if penalize is None else penalize(ids, scores)
+        if state is None or not trie.is_one_pass:
+            output = model(
+                input_ids=block,
+                attention_mask=mask,
+                position_ids=block_positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            scores = output.logits[:, -1].to(torch.promote_types(output.logits.dtype, torch.float32), copy=True)
+            scores = scores if penalize is None else penalize(ids, scores)
         state = state or ConstraintState(trie, requests, scores.shape[1])
         scores = state.mask_(scores)
         if temperature is None:

@@ -120,6 +120,11 @@ class CatalogTrie:
         return int((self.keys & TOKEN).max()) + 1
 
     @cached_property
+    def is_one_pass(self) -> bool:
+        """Whether each item is one token: the distribution before a list then ranks all items, and is read once."""
+        return bool(self.lengths.max() == 1)
+
+    @cached_property
     def alphabet(self) -> np.ndarray:
         """The tokens of the trie, ascending. Shape: (A,)."""
         return np.unique(self.keys & TOKEN)

@@ -129,6 +129,8 @@ class VllmCatalogConstraint(LogitsProcessor):
             request = requested_list(params.extra_args)
             if request is not None:
                 held = HeldTokens(prompt or [], requested_penalty(params.extra_args))
+                if tokens and self._state.is_one_pass:
+                    raise RuntimeError("vLLM preempted a list, which is read in one pass; lower evaluate.batch_size")
                 self._lists[place] = _List(request, tokens, self._free.pop(), held)
                 added.append(self._lists[place])
         self._begin(added)

@@ -1,12 +1,14 @@
 """Padding-free batches for models with PyTorch's SDPA attention, without flash attention."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from convrec.generation.full_attention import attention_hindrance
+from convrec.generation.full_attention import SDPA, attention_hindrance, text_config
 
 _NAME = "sdpa_by_sequence"
 
@@ -61,3 +63,16 @@ def drop_padding(model: PreTrainedModel) -> str | None:
     if hindrance is None:
         model.set_attn_implementation(_NAME)
     return hindrance
+
+
+@contextmanager
+def with_padding(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model accept padded batches in the block, whatever `drop_padding` has changed."""
+    config = text_config(model)
+    own = config._attn_implementation
+    if own == _NAME:
+        config._attn_implementation = SDPA
+    try:
+        yield
+    finally:
+        config._attn_implementation = own

@@ -80,7 +80,7 @@ def recommend(
         conversation: A user's message, or `User: …` and `Assistant: …` lines; - reads stdin.
     """
     try:
-        said = sys.stdin.read() if conversation == "-" else conversation
+        said = sys.stdin.read().rstrip() if conversation == "-" else conversation
     except UnicodeDecodeError:
         raise _NOT_UTF8 from None
     answer = _open(asking.model).recommend(said, asking.n, asking.deny, asking.allow, or_fewer=True, reasons=True)

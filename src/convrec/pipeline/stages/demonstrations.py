@@ -37,15 +37,11 @@ VARIANTS = "variants"  # the group of variants, beside the splits
 
 
 class _Groups(NamedTuple):
-    """The prompts of train, its variants and validation; indices of training prompts.
-
-    `origins` has the training prompt of each variant.
-    """
+    """The prompts of train, its variants and validation; indices of training prompts."""
 
     prompts: dict[str, list[Row]]
     held_out: np.ndarray
     fitted: np.ndarray
-    origins: np.ndarray
 
 
 def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
@@ -57,10 +53,10 @@ def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
     number = round(len(order) * config.adjust.held_out)
     held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
     learnt = np.setdiff1d(np.arange(len(order)), held_out)
-    variants, origins = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
+    variants = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
     if variants:
         prompts[VARIANTS] = variants
-    return _Groups(prompts, held_out, fitted, learnt[origins])
+    return _Groups(prompts, held_out, fitted)
 
 
 def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
@@ -113,10 +109,7 @@ def _best(split: Grounded, combined: Blocks, fit: Fit, size: int) -> dict[str, n
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write a demonstration for every chosen training prompt and for every validation prompt, and metrics of each step.
-
-    With `ground_truth_first`, what people chose goes before all other items of the training demonstrations.
-    """
+    """Write a demonstration for each chosen training prompt and each validation prompt, and metrics of each step."""
     config, common = params.demonstrations, params.common
     size, found = common.list_length, config.collaborative
     catalog = Catalog.read(paths.catalog)
@@ -155,10 +148,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         top = _best(split, combined.scores(name), fit, size)
         lists = {"teacher": split.answers, **{step: list_texts(best, catalog) for step, best in top.items()}}
         columns = {STEP_COLUMNS[step]: texts for step, texts in lists.items()}
-        if name != "validation" and config.ground_truth_first:
-            first = positives if name == "train" else positives[groups.origins]
-            best, _ = top_items(combined.scores(name), size, split.closed, fit.weight, fit.bias, first)
-            columns[STEP_COLUMNS["adjust"]] = list_texts(best, catalog)
         check_demonstrations(columns[STEP_COLUMNS["adjust"]], split.prompts, catalog, size)
         sources = placed_by(split.remapped.sources.of(top["adjust"]), top["adjust"], top["reflect"])
         frames[name] = pd.DataFrame(

@@ -47,8 +47,9 @@ def _system_lists(
     for model, system in SYSTEM_OF_MODEL.items():
         is_served = params.evaluate.constrained and system != "zero_shot"
         free = system + FREE if is_served else system
-        logger.info("%s: %d prompts", free, len(evaluation.prompts))
-        yield free, evaluation.of_model(paths.model(model), constrained=False)
+        if not (is_served and params.common.item_tokens):  # of those, only the first item of a list is learned
+            logger.info("%s: %d prompts", free, len(evaluation.prompts))
+            yield free, evaluation.of_model(paths.model(model), constrained=False)
         if is_served:
             with evaluation.of_guided(paths.model(model)) as scored:
                 for ending, lists in zip(endings, scored(*endings.values()), strict=True):

@@ -47,8 +47,8 @@ from convrec.training.rl.preferences import PreferenceTrainer
 from convrec.training.rl.rewards import REWARDS
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
-from convrec.training.rl.validation import make_measure
 from convrec.training.stopping import stoppable
+from convrec.training.validation import make_measure
 
 logger = logging.getLogger(__name__)
 
@@ -204,6 +204,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         guidance.log_weights if guidance else None,
         config.per_device_train_batch_size,
         config.max_completion_length,
+        common.repetition_penalty,
         common.list_length,
         common.cutoffs,
     )

@@ -1,84 +1,132 @@
-"""Stage `sft`: the base model learns the demonstrations."""
+"""Stage `sft`: the base model learns what people liked, and demonstrations."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 
-from convrec.data.conversations import STEP_COLUMNS, Row, read_rows
-from convrec.generation.engine import TokenIds
+from convrec.classical.combine import count_positives
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
-from convrec.generation.line_tokens import completion_tokens
+from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.prompt_tokens import generation_prompt, token_ids
 from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
+from convrec.generation.trie import catalog_trie
 from convrec.project.code import Key
 from convrec.project.config.params import Params
-from convrec.project.config.training import Optimization
+from convrec.project.config.training import SFT, Optimization
 from convrec.project.errors import InputError
 from convrec.project.graph import training_key
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from convrec.registry.tracking import Run
-from convrec.training.callbacks import HistoryCallback, read_history
+from convrec.training.callbacks import HistoryCallback, ValidationCallback, read_history
 from convrec.training.checkpoints import finished_model, mark_finished, training_folder
 from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
+from convrec.training.targets import ListCollator
+from convrec.training.validation import make_measure
 
 
-def training_rows(frame: list[Row], column: str, prompts: PromptBuilder, max_length: int) -> list[Row]:
-    """Return the tokens and labels of every demonstration: a prompt and its completion, at most `max_length` tokens.
+def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], catalog: Catalog) -> list[Row]:
+    """Return `messages`, `liked` and `others` (catalog indices) of every list: one a demonstration or training prompt.
 
-    They are what the model is asked with later, and what it is to write: exactly the list and the end token. The
-    completion stays whole: it alone has labels. So a prompt has what `max_length` leaves, where that is less than the
-    limit of `prompts`. Raises `InputError` where a completion leaves too little.
+    Without `likes`, a list is a demonstration alone. With them, what people liked of the items that the conversation
+    does not name comes first, and training prompts without a demonstration have a list, too.
     """
-    tokenizer, context = prompts.tokenizer, generation_prompt(prompts.tokenizer)
+    prompts = distinct_prompts(train) if config.likes else []
+    positives = count_positives(train, prompts, catalog)
+    liked = {
+        row["prompt_id"]: set(positives.indices[start:end].tolist()) - catalog.indices_of_titles(row["seen_titles"])
+        for row, (start, end) in zip(prompts, pairwise(positives.indptr), strict=True)
+    }
+    places = {str(item): index for index, item in enumerate(catalog.items)}
+    rows = []
+    for row in demonstrations:
+        own = liked.get(row["prompt_id"], set())
+        others = [places[line] for line in row[STEP_COLUMNS[config.lists]].split("\n")]
+        rows.append((row["messages"], own, [item for item in others if item not in own]))
+    known = {row["prompt_id"] for row in demonstrations}
+    rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts if row["prompt_id"] not in known]
+    shown = [(messages, sorted(own), others if config.demonstration_weight else []) for messages, own, others in rows]
+    return [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
+
+
+def with_prompts(rows: list[Row], prompts: PromptBuilder, longest: list[int], length: int, max_length: int) -> Dataset:
+    """Return `row`, `prompt` (token ids), `liked` and `others` of lists of at most `length` items.
+
+    A prompt has what `max_length` tokens leave beside the longest list of these items, where that is less than the
+    limit of `prompts`. Raises `InputError` where that is too little. Shape: longest (C,), the tokens of each item.
+    """
     asked: list[Prompt] = []
-    answers: list[TokenIds] = []
-    for row in frame:
-        answers.append(completion_tokens(row[column], tokenizer, context))
-        room = max_length - len(answers[-1])
+    for row in rows:
+        size = sum(sorted(longest[item] for item in row["liked"] + row["others"])[-length:]) + 1
+        room = max_length - size
         if room < prompts.least:
             raise InputError(
-                f"sft.max_length = {max_length}: a demonstration of {max_length - room} tokens leaves {room} for its "
-                f"prompt, which needs {prompts.least}; set it to {max_length - room + prompts.least} or more"
+                f"sft.max_length = {max_length}: a list of {size} tokens leaves {room} for its prompt, which needs "
+                f"{prompts.least}; set it to {size + prompts.least} or more"
             )
         asked.append(prompts(row["messages"], room))
-    pairs = list(zip(token_ids(tokenizer, asked), answers, strict=True))
-    return [{"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer} for prompt, answer in pairs]
+    ids = token_ids(prompts.tokenizer, asked)
+    items = {name: [row[name] for row in rows] for name in ("liked", "others")}
+    return Dataset.from_dict({"row": range(len(rows)), "prompt": ids, **items})
 
 
-def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: Path, record: Run) -> tuple[Path, Any]:
-    """Train the base model on the lists of a column of demonstrations; return the last checkpoint and the tokenizer.
+def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path, Any]:
+    """Train the base model; return the chosen checkpoint and the tokenizer.
 
-    The loss is also measured on the first validation demonstrations.
+    It is that of the step `checkpoint_step`, or the one whose lists have the best validation NDCG of all epochs.
     """
     config, common = params.sft, params.common
-    trust = params.base_model.trust_remote_code
+    trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    rows = training_rows(frame, column, prompts, config.max_length)
-    record.log_metrics({TRUNCATED_SHARE: prompts.report("the demonstrations")})
-    held_out = read_rows(paths.demonstration("validation"))[: config.validation_prompts]
-    validation = Dataset.from_list(training_rows(held_out, column, prompts, config.max_length)) if held_out else None
+    lines = tokenize_lines([str(item) for item in catalog.items], tokenizer, generation_prompt(tokenizer))
+    longest = [max(map(len, line)) for line in lines]
+    train, demonstrations = read_rows(paths.split("train")), read_rows(paths.demonstration("train"))
+    rows = lists_to_learn(config, train, demonstrations, catalog)
+    dataset = with_prompts(rows, prompts, longest, common.list_length, config.max_length)
+    record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     # bfloat16 loses small updates
     model = load_model(paths.model("base"), trust_remote_code=trust, dtype=torch.float32)
     adapters = config.lora and lora_config(model.config, tokenizer, **config.lora.model_dump(), trust_remote_code=trust)
+    history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
+
+    def validate(trainer: Any, steps: int) -> ValidationCallback:
+        measure = make_measure(
+            trainer,
+            prompts,
+            read_prompts(paths.split("validation"), config.validation_prompts)[0],
+            catalog,
+            catalog_trie(catalog, tokenizer) if params.evaluate.constrained else None,
+            None,
+            config.per_device_train_batch_size,
+            params.evaluate.max_completion_length,
+            common.repetition_penalty,
+            common.list_length,
+            common.cutoffs,
+        )
+        return ValidationCallback(measure, steps, f"ndcg_at_{max(common.cutoffs)}", history)
+
     saved = train_sft(
         model,
         tokenizer,
-        Dataset.from_list(rows),
+        dataset,
         folder,
-        [HistoryCallback(folder / "history.jsonl", record.log_metrics)],
+        [history],
         num_train_epochs=config.num_train_epochs,
         checkpoint_step=config.checkpoint_step,
         max_length=config.max_length,
         seed=common.seed,
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
-        validation=validation,
+        lists=ListCollator(lines, tokenizer.eos_token_id, common.list_length, config.demonstration_weight, common.seed),
+        validate=None if config.checkpoint_step or not config.validation_prompts else validate,
         peft_config=adapters,
         **config.model_dump(include=set(Optimization.model_fields)),
     )
@@ -88,27 +136,29 @@ def learn(params: Params, paths: Paths, frame: list[Row], column: str, folder: P
 def key_of(params: Params, paths: Paths) -> Key:
     """Return the key of a training with these parameters and the present inputs."""
     return training_key(
-        "sft", params, [paths.model("base"), *(paths.demonstration(name) for name in ("train", "validation"))]
+        "sft",
+        params,
+        [paths.model("base"), paths.catalog, paths.demonstration("train"), *map(paths.split, ("train", "validation"))],
     )
 
 
 def run(params: Params, paths: Paths, record: Run) -> None:
-    """Write the SFT model, its final losses, and its loss curves."""
+    """Write the SFT model, its last loss and validation NDCG, and their curves."""
     record.log_dataset(paths.demonstration("train"), "demonstrations")
     key = key_of(params, paths)
     folder = training_folder("sft", key)
     saved, trust = finished_model(folder, key), params.base_model.trust_remote_code
     if saved is None:
-        frame = read_rows(paths.demonstration("train"))
-        saved, tokenizer = learn(params, paths, frame, STEP_COLUMNS[params.sft.lists], folder, record)
+        saved, tokenizer = learn(params, paths, folder, record)
     else:
         tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
     if not is_main_process():
         return
     penalty = params.common.repetition_penalty
     export_model(saved, paths.model("base"), tokenizer, paths.model("sft"), penalty, trust)
-    history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or "eval_loss" in row]
-    points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_loss": r.get("eval_loss")} for r in history]
+    metric = f"validation/ndcg_at_{max(params.common.cutoffs)}"
+    history = [row for row in read_history(folder / "history.jsonl") if "loss" in row or metric in row]
+    points = [{"step": int(r["step"]), "loss": r.get("loss"), "validation_ndcg": r.get(metric)} for r in history]
     write_plot(paths.plot("sft"), points)
     last = {name: value for point in points for name, value in point.items() if value is not None}
     write_json(paths.metrics("sft"), last)

@@ -77,4 +77,3 @@ class Demonstrations(Section):
     collaborative: Collaborative
     adjust: Adjust
     variants: Whole = Field(ge=0, le=100)
-    ground_truth_first: bool

@@ -202,12 +202,6 @@ class Params(Section):
         }
 
     @model_validator(mode="after")
-    def _ground_truth_is_learned(self) -> "Params":
-        if self.demonstrations.ground_truth_first and self.sft.lists != "adjust":
-            raise ValueError(f"demonstrations.ground_truth_first, but sft.lists = {self.sft.lists}; set it to adjust")
-        return self
-
-    @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":
         needed = LEAST_PROMPT + self.common.list_length + 1  # a line is a token or more
         if self.sft.max_length < needed:

@@ -95,13 +95,21 @@ class Training(Optimization):
 
 
 class SFT(Training):
-    """Stage `sft`: the negative log-likelihood of the demonstrations."""
+    """Stage `sft`: the negative log-likelihood of what people liked, and of demonstrations."""
 
+    likes: bool
     lists: Literal["remap", "reflect", "collaborative", "adjust"]
+    demonstration_weight: float = Field(ge=0)
     num_train_epochs: float = Field(gt=0)
     checkpoint_step: Whole | None = Field(ge=1)
     max_length: int = Field(ge=16, le=1_000_000)
     validation_prompts: Whole = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _something_is_learned(self) -> "SFT":
+        if not self.likes and not self.demonstration_weight:
+            raise ValueError("likes = false and demonstration_weight = 0.0 leave nothing to learn; change one of them")
+        return self
 
 
 class GuidanceStage(Section):

@@ -102,7 +102,11 @@ def add_log_prob_head(
             return original(*args, **kwargs)
         ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
         rows = None if constraint is None else on_host(ids, mask)  # before a GPU has work for which it would wait
-        states = completion_states(self, ids, mask, completion_width)
+        if constraint is not None and constraint.trie.is_one_pass:
+            end = ids.shape[1] - completion_width + 1
+            states = completion_states(self, ids[:, :end], mask[:, :end], 1).expand(-1, completion_width, -1)
+        else:
+            states = completion_states(self, ids, mask, completion_width)
         allowed = None if constraint is None or rows is None else constraint.allowed(rows, completion_width)
         log_probs, entropy = score(states, ids, mask, allowed, with_entropy)
         return FusedCausalLMOutput(log_probs=log_probs, entropy=entropy)

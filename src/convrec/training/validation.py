@@ -1,4 +1,4 @@
-"""Validation during Rank-GRPO: scores of the policy's greedy lists."""
+"""Validation during a training: scores of the model's greedy lists."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +14,11 @@ from convrec.generation.lists import list_request
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, Guide
 from convrec.training.callbacks import Measure
-from convrec.training.rl.trainer import RankGRPOTrainer
+from convrec.training.padding_free import with_padding
 
 
 def make_measure(
-    trainer: RankGRPOTrainer,
+    trainer: Any,
     builder: PromptBuilder,
     rows: list[Row],
     catalog: Catalog,
@@ -26,6 +26,7 @@ def make_measure(
     guide: Guide | None,
     batch_size: int,
     max_completion_length: int,
+    repetition_penalty: float,
     list_length: int,
     cutoffs: Sequence[int],
 ) -> Measure:
@@ -51,13 +52,13 @@ def make_measure(
         unwrapped = unwrap_model_for_generation(
             trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=reentrant
         )
-        with unwrapped as model:
+        with unwrapped as model, with_padding(model):
             engine = TransformersEngine(
                 model,
                 trainer.processing_class,
                 batch_size,
                 max_completion_length,
-                trainer.args.repetition_penalty,
+                repetition_penalty,
                 trie,
             )
             lists = engine.generate(my_prompts, requests)
