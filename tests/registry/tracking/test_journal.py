@@ -1,6 +1,7 @@
 """Journals that are cut short, refused, damaged, or left behind by a process that ended."""
 
 import io
+import os
 import socket
 from pathlib import Path
 
@@ -162,18 +163,9 @@ def test_an_artifact_that_cannot_be_copied_stops_nothing(project, client, caplog
 def test_a_record_that_a_full_disk_cuts_short_damages_no_other(project, client, monkeypatch, caplog):
     made = _new(project)
     assert made.path.stat().st_mode & 0o777 == 0o600
-
-    class Full:
-        closed = False
-
-        def __init__(self, file):
-            self._file = file
-
-        def write(self, data):
-            return self._file.write(data[:20])
-
+    write = os.write
     with monkeypatch.context() as full:
-        full.setattr(made, "_file", Full(made._file))
+        full.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:20]))
         made.append("metrics", step=0, metrics={"loss": 1.0})
     for step in (1, 2):
         made.append("metrics", step=step, metrics={"loss": 1.0})
@@ -181,20 +173,20 @@ def test_a_record_that_a_full_disk_cuts_short_damages_no_other(project, client, 
     made.close()
     ((text, is_waiting),) = upload_left(project)
     assert client.sent == ["loss 1", "loss 2", "FINISHED"] and not is_waiting
-    assert "sent; 1 refused" in text and "the disk is full" in caplog.text
+    assert "sent; 1 refused" in text and "No space left" in caplog.text
 
 
 def test_a_journal_of_another_owner_delays_no_other(project, client, monkeypatch):
     for run_id in ("r1", "r2"):
         _new(project, run_id).close()
-    opened = Path.open
+    opened = os.open
 
     def refuse(path, *arguments, **options):
-        if path.name == "r1.jsonl":
+        if Path(path).name == "r1.jsonl":
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     (first, is_waiting), second = upload_left(project)
     assert "r1.jsonl: not sent: it cannot be used ([Errno 13] Permission denied" in first and is_waiting
     assert second == ("sft (r2): sent", False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.feedback import FeedbackStore, Shown, journal, recorder
+from convrec.service.feedback import FeedbackStore, Shown, recorder
 from convrec.service.feedback.journal import REFUSED, Journal, deliver_left, waiting
 from convrec.service.feedback.recorder import FeedbackRecorder
 from tests.answers import answer_now
@@ -211,7 +211,7 @@ def test_one_unusable_journal_holds_up_no_other(folder, store, monkeypatch):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(journal.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     stays = deliver_left(folder, store)
     assert store.counts()["answers"] == 2
     assert [text.split(" stays: it cannot be used (")[0] for text in stays] == [

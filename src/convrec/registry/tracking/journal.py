@@ -6,14 +6,13 @@ The next process that starts sends the journals of processes that ended, from th
 safe: MLflow stores the same metric point once, and other records overwrite themselves.
 """
 
-import fcntl
 import logging
-import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import count, groupby, islice
 from operator import itemgetter
@@ -26,6 +25,7 @@ import requests
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from convrec.project.journal import JournalFile, lines
 from convrec.project.redaction import redact_all, redactor
 from convrec.registry.tracking.store import DATABASE, LOCAL_FOLDER, short_message, shown_uri, tracking_uri
 
@@ -62,35 +62,26 @@ def _copies(path: Path) -> Path:
 
 
 class Journal:
-    """A new journal below the folder, locked until it is closed. It gets its name once it names its run."""
+    """A new journal below the folder, locked until it is closed."""
 
     def __init__(self, folder: Path, about: About):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path, hidden = folder / f"{about.run_id}.jsonl", folder / f".{about.run_id}.jsonl"
+        self._file = JournalFile.start(folder / f"{about.run_id}.jsonl", about)
+        self.path, self._is_closed = self._file.path, False
         self._redact, self._numbers = redactor(), count(1)
-        self._file = os.fdopen(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        self._write(orjson.dumps(about))
-        hidden.rename(self.path)
 
     def append(self, kind: str, **fields: Any) -> None:
         """Write one redacted record; after an error of the disk, log it and go on. After `close`, do nothing."""
-        if self._file.closed:
+        if self._is_closed:
             return
         record = {"kind": kind, "at": now_ms(), **redact_all(fields, self._redact)}
         try:
-            # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
-            self._write(b"\n" + orjson.dumps(record))
+            self._file.append(record)
         except OSError as error:
             logger.error("a record (%s) cannot be written to %s (%s); it is lost", kind, self.path, error)
 
-    def _write(self, line: bytes) -> None:
-        if self._file.write(line + b"\n") <= len(line):
-            raise OSError("the disk is full")
-
     def append_file(self, source: Path | bytes, path: str) -> None:
         """Copy a file as it is now, and record it as the artifact `path`. After `close`, do nothing."""
-        if self._file.closed:
+        if self._is_closed:
             return
         name = f"{next(self._numbers):06d}"  # not the file's name, because DVC would read a copy of dvc.yaml
         copy = _copies(self.path) / name
@@ -104,9 +95,9 @@ class Journal:
 
     def close(self, release: bool = True) -> None:
         """End the journal; `release` the lock, so that another process can send it, or hold it to this one's end."""
-        if not release:
-            os.dup(self._file.fileno())  # which has the lock
-        self._file.close()
+        self._is_closed = True
+        if release:
+            self._file.close()
 
 
 class Delivery(threading.Thread):
@@ -122,12 +113,11 @@ class Delivery(threading.Thread):
         self.path, self._client = path, mlflow.MlflowClient(uri)
         self._closing, self._is_lost = threading.Event(), False
         self.refused = 0
-        with path.open("rb") as stream:
-            try:
-                self.about = About(**orjson.loads(stream.readline()))
-            except (TypeError, ValueError):
-                raise ValueError(f"the first line of {path} does not name a run") from None
-            self._position = stream.tell()
+        self._position, line = next(lines(path), (0, b""))
+        try:
+            self.about = About(**orjson.loads(line))
+        except (TypeError, ValueError):
+            raise ValueError(f"the first line of {path} does not name a run") from None
         self._last: Record = {}
         self._artifacts: list[Record] = []  # still to be sent
 
@@ -195,15 +185,8 @@ class Delivery(threading.Thread):
 
     def _records(self) -> Iterator[Record]:
         """Yield the records that were not sent, each with the position after it; not a last line without its end."""
-        end = self._position
-        with self.path.open("rb") as stream:
-            stream.seek(end)
-            for line in stream:
-                if not line.endswith(b"\n"):  # it is being written: the next call reads it whole
-                    return
-                end += len(line)
-                if line != b"\n":
-                    yield _parse(line) | {"end": end}
+        for end, line in lines(self.path, self._position):
+            yield _parse(line) | {"end": end}
 
     def _offer(self, records: list[Record]) -> None:
         """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""
@@ -273,11 +256,9 @@ def upload_left(root: Path) -> Iterator[tuple[str, bool]]:
     """Send each journal whose process has ended, end its run; yield what became of it, and whether it still waits."""
     for path in sorted((root / FOLDER).resolve().glob("[!.]*.jsonl")):
         try:
-            with path.open("r+b") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                yield _upload(Delivery(path, tracking_uri(root)), shown_uri(root))
-        except (FileNotFoundError, BlockingIOError):  # another process has sent it, or it belongs to a running process
-            continue
+            if (left := JournalFile.open(path)) is not None:
+                with closing(left):
+                    yield _upload(Delivery(path, tracking_uri(root)), shown_uri(root))
         except OSError as error:  # of another owner, for instance
             yield f"{path}: not sent: it cannot be used ({error}); change its owner, or move it away", True
         except ValueError as error:

@@ -4,8 +4,6 @@ A journal has a line that names its database, then one for each record, in order
 process lives. If that process is killed, another one with the same database delivers its journal.
 """
 
-import errno
-import fcntl
 import logging
 import os
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from convrec.project.journal import JournalFile, lines
 from convrec.service.feedback.database import URL_VARIABLE
 from convrec.service.feedback.records import Answer, Event, new_answer_id
 from convrec.service.feedback.store import FeedbackStore
@@ -30,17 +29,15 @@ _NAME = b'{"database":'  # how the first line begins
 _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
-
 Record = Answer | Event | str  # a text is the reason why a line is none
 _RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
 
 
-class Journal:
+class Journal(JournalFile):
     """A file of answers and events; this process has it locked until `close`."""
 
     def __init__(self, path: Path, descriptor: int):
-        self.path, self._descriptor = path, descriptor
+        super().__init__(path, descriptor)
         with path.open("rb") as stream:
             line = stream.readline()
         # None in a journal of an earlier release.
@@ -58,51 +55,11 @@ class Journal:
 
         Raises `OSError` if the disk is full.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        # It gets its name, by which others find it, once it is locked and names its database.
-        path = folder / f"{new_answer_id(datetime.now(UTC))}.journal"
-        hidden = path.with_suffix(".new")
-        descriptor = os.open(hidden, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            _write_line(descriptor, orjson.dumps({"database": database}) + b"\n")
-            hidden.rename(path)
-            return cls(path, descriptor)
-        except BaseException:
-            os.close(descriptor)
-            hidden.unlink(missing_ok=True)
-            raise
-
-    @classmethod
-    def open(cls, path: Path) -> "Journal | None":
-        """Return the journal that a process left; None if that process is alive, or another one delivers it.
-
-        Raises `OSError` if the file cannot be used, and `ValueError` if its first line is damaged.
-        """
-        try:
-            descriptor = os.open(path, _FLAGS)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # not removed since it was opened
-                return cls(path, descriptor)
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return None
-
-    def append(self, record: Answer | Event) -> None:
-        """Write a record with a single system call. Raises `OSError` if the disk is full."""
-        # The first newline ends a record that was cut short by a full disk, so that this one stays readable.
-        _write_line(self._descriptor, b"\n" + orjson.dumps(record) + b"\n")
+        return cls.start(folder / f"{new_answer_id(datetime.now(UTC))}.journal", {"database": database})
 
     def records(self, first: int = 0, last: int | None = None) -> Iterator[Record]:
         """Yield the records between two bytes, by default all."""
-        for line in _lines(self.path, self._start + first, None if last is None else self._start + last):
+        for _, line in lines(self.path, self._start + first, None if last is None else self._start + last):
             try:
                 yield _RECORD.validate_json(line)
             except ValidationError:  # the reason does not quote the line: its user may be deleted
@@ -124,24 +81,7 @@ class Journal:
         """Release the lock, so that another process can deliver the journal; an empty one is removed."""
         if self.size <= 0:
             self.path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-
-
-def _write_line(descriptor: int, line: bytes) -> None:
-    if os.write(descriptor, line) < len(line):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _lines(path: Path, first: int = 0, last: int | None = None) -> Iterator[bytes]:
-    """Yield the lines between two bytes of a journal; a last line that was cut is skipped."""
-    with path.open("rb") as stream:
-        stream.seek(first)
-        for line in stream:
-            if line.endswith(b"\n") and line != b"\n" and not line.startswith(_NAME):
-                yield line
-            first += len(line)
-            if last is not None and first >= last:
-                return
+        super().close()
 
 
 def waiting(folder: Path) -> int:
@@ -149,7 +89,7 @@ def waiting(folder: Path) -> int:
     number = 0
     for path in folder.glob("*.journal"):
         with suppress(OSError):  # delivered and removed meanwhile, or `deliver_left` says why
-            number += sum(1 for _ in _lines(path))
+            number += sum(not line.startswith(_NAME) for _, line in lines(path))
     return number
 
 
