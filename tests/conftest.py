@@ -63,6 +63,13 @@ def catalog() -> Catalog:
     )
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The test's own folder, entered."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 class Ended(NamedTuple):
     """How a command ended, and what it printed."""
 

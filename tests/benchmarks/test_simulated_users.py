@@ -97,16 +97,15 @@ def _plan(served: Served, **options) -> Plan:
     return Plan(f"http://127.0.0.1:{served.port}", 1, 1, DAY, 6, **options)
 
 
-def test_what_users_accept_is_recorded_at_the_simulated_time(model, recorder, url, tmp_path, monkeypatch, capsys):
+def test_what_users_accept_is_recorded_at_the_simulated_time(model, recorder, url, here, monkeypatch, capsys):
     """Events keep the real time from the answer on. Users whom the service has no room for wait as it tells them."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    (here / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     monkeypatch.setattr("benchmarks.simulated_users._NUM_LIKED", (150, 151))  # an untrained model has hits
     with serve(make_service({"champion": model}, recorder, Limits(max_requests=2)), has_page=False) as served:
         address = f"http://127.0.0.1:{served.port}"
         main(["--url", address, "--start", str(DAY), "--users", "3", "--days", "1", "-n", "6", "--feedback", url])
         assert b'status="429"' in served.text("/metrics")
-    visits = pl.read_parquet(tmp_path / "runs" / "simulation.parquet")
+    visits = pl.read_parquet(here / "runs" / "simulation.parquet")
     assert f"| {DAY} | 3 " in capsys.readouterr().out and visits["answer_id"].n_unique() == 3
     expected = {(visit.user_id, visit.time): visit for visit in AUDIENCE.visits(3, DAY)}
     store, start = FeedbackStore(url), datetime(2022, 1, 8, tzinfo=UTC)
@@ -123,9 +122,8 @@ def test_what_users_accept_is_recorded_at_the_simulated_time(model, recorder, ur
     assert waited.is_between(timedelta(0), timedelta(minutes=2)).all()
 
 
-def test_an_error_does_not_show_the_password_of_the_service(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+def test_an_error_does_not_show_the_password_of_the_service(here):
+    (here / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     with pytest.raises(SystemExit, match="^http://[*]{3}@127.0.0.1:9/?: no answer") as ended:
         main(["--url", "http://me:s3cret@127.0.0.1:9", "--start", str(DAY), "--users", "1", "--days", "1"])
     assert "s3cret" not in str(ended.value)
@@ -165,10 +163,9 @@ def test_what_the_service_refuses_is_told(model, recorder, url, tmp_path):
         move_to(url, {new_answer_id(datetime.now(UTC)): Simulated(datetime.now(UTC), 0)}, patience=0.1)
 
 
-def test_a_refresh_keeps_the_world_of_the_users(tmp_path, monkeypatch):
+def test_a_refresh_keeps_the_world_of_the_users(here, monkeypatch):
     """With other months of synthetic data, users and model would be of two worlds, and the model would know April."""
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    monkeypatch.chdir(tmp_path)
+    (here / "profiles").symlink_to(ROOT / "profiles")
     apply_profile("embedded", ["data.synthetic.num_months=3", "data.synthetic.num_conversations=5400"])
     before = load_params()
     monkeypatch.setattr(loop, "_run", lambda *arguments, **options: "")

@@ -24,10 +24,9 @@ def test_a_catalog_refuses_duplicates():
         Catalog([Item("Heat", 1995), Item("HEAT", 1995)])
 
 
-def test_unusable_rows_are_left_out_with_their_reason():
+def test_unusable_rows_are_left_out_with_their_reason(quarantine):
     rows = [{"title": "Heat", "year": 1995}, {"title": "heat ", "year": "1995"}, {"title": "Up", "year": ""}]
     rows += [{"title": "", "year": 2000}, {"title": "Old", "year": 12}]
-    quarantine = Quarantine()
     rows += [{"title": "Odd", "year": "MCM"}, {"title": {"en": "Heat"}}, {"title": "A\0B"}, {"title": "Half \ud800"}]
     rows += [{"title": "x" * 1001}, {"title": "Dune", "aliases": "x" * 1001}]
     films, places = build_catalog(rows, (), quarantine)
@@ -95,8 +94,7 @@ DISTINCT = [
 
 @pytest.mark.parametrize("year", [None, 2010])
 @pytest.mark.parametrize("titles", DISTINCT)
-def test_titles_that_differ_are_items_of_their_own(titles, year):
-    quarantine = Quarantine()
+def test_titles_that_differ_are_items_of_their_own(titles, year, quarantine):
     films, places = build_catalog([{"title": title, "year": year} for title in titles], (), quarantine)
     assert films.items == tuple(Item(title, year) for title in titles) and places == [0, 1] and not quarantine.rows
     for index, title in enumerate(titles):
@@ -118,11 +116,10 @@ def test_an_alias_that_fits_several_items_names_none():
     assert songs.indices_of_title("Hello") == [0, 1]
 
 
-def test_rows_of_one_id_are_one_item_and_rows_of_several_are_not():
+def test_rows_of_one_id_are_one_item_and_rows_of_several_are_not(quarantine):
     rows = [{"id": 7, "title": "Amelie", "year": 2001}, {"id": "7", "title": "Amélie", "year": 2001}]
     rows += [{"id": 8.0, "title": "Hello", "year": 2015}, {"id": "9", "title": "hello", "year": 2015}]
     rows += [{"title": "Hello", "year": 2016}, {"id": True, "title": "Up"}]
-    quarantine = Quarantine()
     films, places = build_catalog(rows, (), quarantine)
     assert [item.id for item in films.items] == ["7", "8", "9", "hello_2016"] and places == [0, 0, 1, 2, 3, None]
     assert films.items[0].aliases == ("Amélie",) and films.index_of_id("9") == 2 and films.index_of_id("0") is None
@@ -154,10 +151,9 @@ def test_a_book_of_a_series_is_found_by_its_title_alone():
     assert books.indices_of_title("Dune") == [3, 4]
 
 
-def test_a_column_can_be_part_of_the_line():
+def test_a_column_can_be_part_of_the_line(quarantine):
     rows = [{"title": "Hello (2015)", "artist": "Adele"}, {"title": "Hello", "year": 1984, "artist": ["Lionel Richie"]}]
     rows += [{"title": "Hello - Adele", "year": 2015, "artist": "Adele"}, {"title": "Intro", "artist": None}]
-    quarantine = Quarantine()
     songs, places = build_catalog(rows, ("artist",), quarantine, line_column="artist")
     assert [str(item) for item in songs.items] == ["Hello - Adele (2015)", "Hello - Lionel Richie (1984)", "Intro"]
     assert places == [0, 1, 0, 2] and [row["reason"] for row in quarantine.rows] == ["duplicate item"]
@@ -188,10 +184,9 @@ def test_ids_are_equal_where_folded_title_and_year_are(one, other, year, other_y
     assert (Item(one, year).id == Item(other, other_year).id) == equal
 
 
-def test_other_titles_of_a_row_are_aliases():
+def test_other_titles_of_a_row_are_aliases(quarantine):
     rows = [{"title": "Amelie", "year": 2001, "aliases": "Le fabuleux destin|AMELIE"}, {"title": "Emma", "year": 1996}]
     rows += [{"title": "AMELIE", "year": "2001", "aliases": ["Amélie", "Le Fabuleux  Destin"]}]
-    quarantine = Quarantine()
     films, places = build_catalog(rows, (), quarantine)
     assert [str(item) for item in films.items] == ["Amelie (2001)", "Emma (1996)"] and places == [0, 1, 0]
     assert [row["reason"] for row in quarantine.rows] == ["duplicate item"]

@@ -106,9 +106,8 @@ def test_equal_and_undated_rows_are_dropped_with_their_reasons():
     assert aside == [("rows", "p1", "no date", "Dune (2021)"), ("rows", "p1", "equal to an earlier row", "Heat (1995)")]
 
 
-def test_leaks_are_dropped_with_their_reasons():
+def test_leaks_are_dropped_with_their_reasons(quarantine):
     train = conform(pd.DataFrame([_row([("Heat", 1995)], prompt=f"p{n}") for n in range(3)]))
-    quarantine = Quarantine()
     assert drop_leaks(train, [None, "same prompt", None], quarantine).index.tolist() == [0, 2]
     assert quarantine.rows == [
         {"source": "train", "row": "p1", "reason": "same prompt", "value": train["conversation_id"][1]}

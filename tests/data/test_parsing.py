@@ -120,12 +120,6 @@ def test_a_line_without_a_title_names_nothing(line, reading):
     assert parse_line(line, Catalog([*CATALOG.items, Item("9", 2009), Item("1", 2013)]), reading=reading) is None
 
 
-def test_blank_lines_keep_their_rank_and_a_final_newline_opens_none():
-    entries = parse_list("Heat (1995)\n\nUp (2009)\n", CATALOG)
-    assert [entry.title if entry else None for entry in entries] == ["Heat", None, "Up"]
-    assert parse_list("", CATALOG) == []
-
-
 @pytest.mark.parametrize(
     ("text", "titles"),
     [

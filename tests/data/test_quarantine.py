@@ -2,12 +2,10 @@
 
 import pytest
 
-from convrec.data.quarantine import Quarantine
 from convrec.project.errors import InputError
 
 
-def test_too_many_unusable_rows_are_an_error_with_an_example_of_each_reason(tmp_path):
-    quarantine = Quarantine()
+def test_too_many_unusable_rows_are_an_error_with_an_example_of_each_reason(tmp_path, quarantine):
     quarantine.count("turns", 4)
     quarantine.add("turns", 3, "no text", "x" * 100)
     quarantine.add("turns", 4, "no text", "")

@@ -36,17 +36,16 @@ def _write(folder, items=(HEAT,), **splits):
     (folder / "world.parquet").write_bytes(b"not compared")
 
 
-def test_items_and_rows_that_differ(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_items_and_rows_that_differ(here):
     _write(
-        tmp_path / "old",
+        here / "old",
         [HEAT, Item("Zodiac", 2007), Item("Matrix, The", 1999, own_id="7")],
         train=[_talk("a"), _talk("gone")],
         validation=[_talk("v", date="2024-01-06")],
         test=[_talk("b"), _talk("b"), _talk("c"), _talk("d"), _talk("e")],
     )
     _write(
-        tmp_path / "new",
+        here / "new",
         [Item("Heat", 1995, {"plot": "", "cast": "Pacino"}, ("Calor",)), Item("The Matrix", 1999, own_id="7"), UP],
         train=[_talk("a"), _talk("v", date="2024-01-06")],
         validation=[_talk("b"), _talk("b")],
@@ -166,16 +165,15 @@ def test_a_revision_without_readable_data_is_named(project):
         load_version("v1")
 
 
-def test_names_of_nothing_are_errors(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+def test_names_of_nothing_are_errors(here, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(here.parent))
     for name in ("HEAD", "--help", "no/such/folder"):
         with pytest.raises(InputError, match=f"^{name}: no such folder, file or git revision; give a folder such as"):
             load_version(name)
     with pytest.raises(InputError, match="workspace: no data/processed here; run `dvc repro data`"):
         load_version("workspace")
     with pytest.raises(InputError, match="catalog.parquet: no such catalog file"):
-        load_version(str(tmp_path))
+        load_version(str(here))
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InputError, match="HEAD: no such folder, file or git revision"):
         load_version("HEAD")

@@ -194,10 +194,9 @@ def test_what_are_no_messages_says_why(value, problem):
         usable_messages(value)
 
 
-def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone():
+def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone(quarantine):
     disliked = ["Go", {"id": 7}, 5, "Chess"]
     raw = {"messages": ASK, "groundtruth": ["Hive"], "user_id": Decimal(12), "seen_titles": ["Chess"]}
-    quarantine = Quarantine()
     (row,) = usable_rows([("f:1", raw | {"disliked_titles": disliked})], GAMES, quarantine)
     assert row["disliked_titles"] == ["Go", "Hello - Adele (2015)", "Chess"] and row["user_id"] == "12"
     assert row["seen_titles"] == ["Chess", "Go", "Hello - Adele (2015)"]
@@ -208,8 +207,7 @@ def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone():
         assert usable_rows([("f:1", raw | {name: wrong})], GAMES, quarantine) == []
 
 
-def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
-    quarantine = Quarantine()
+def test_one_bad_item_of_several_goes_to_the_quarantine_alone(quarantine):
     raw = {"messages": ASK, "groundtruth": ["Hive", 5, ["Go", "x"]], "seen_titles": ["Chess (1475)", None]}
     (row,) = usable_rows([("f:1", raw)], GAMES, quarantine)
     assert row["groundtruth"] == [{"title": "Hive", "year": None}] and row["seen_titles"] == ["Chess"]
@@ -235,8 +233,7 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone():
         ({"messages": [{**ASK[0], "content": "x" * 500_001}] * 2}, "a conversation of more than 1,000,000 characters"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason):
-    quarantine = Quarantine()
+def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason, quarantine):
     good = {"messages": ASK, "groundtruth": ["Hive"]}
     assert len(usable_rows([("f:1", good | change), ("f:2", good)], GAMES, quarantine)) == 1
     rows = [row for row in quarantine.rows if row["source"] == "conversations"]
@@ -274,7 +271,7 @@ def test_any_row_is_either_used_or_kept_aside(raw):
         assert all(isinstance(title, str) and title for title in row["seen_titles"])
 
 
-def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their_line():
+def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their_line(quarantine):
     truths = [
         {"id": Decimal(7)},
         {"id": "8", "title": "Other"},
@@ -282,7 +279,6 @@ def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their
         {"title": "Hello", "year": 2015, "artist": "Adele"},
     ]
     raw = {"messages": ASK, "groundtruth": truths, "seen_titles": [{"id": "chess"}, {"id": 8}, "Hello (2015)"]}
-    quarantine = Quarantine()
     (row,) = usable_rows([("f:1", raw)], GAMES, quarantine, "artist")
     adele, hello = {"title": "Hello - Adele", "year": 2015}, {"title": "Hello", "year": 2015}
     assert row["groundtruth"] == [adele, hello]

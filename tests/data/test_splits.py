@@ -20,11 +20,10 @@ from tests.small_project import ROOT
 
 
 @pytest.fixture
-def prepare_sample(tmp_path, monkeypatch):
+def prepare_sample(here):
     """Return what prepares the sample's splits, each row changed before, under the profile `files` as it is shipped."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
-    written = write_sample(tmp_path / "mine", "2022-12", num_conversations=240, seed=17)
+    (here / "profiles").symlink_to(ROOT / "profiles")
+    written = write_sample(here / "mine", "2022-12", num_conversations=240, seed=17)
 
     def prepared(change, *settings):
         for path in written[1:]:

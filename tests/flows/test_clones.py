@@ -22,17 +22,16 @@ stages:
 
 
 @pytest.fixture
-def origin(tmp_path, monkeypatch) -> Path:
-    folder = tmp_path / "origin"
+def origin(here, monkeypatch) -> Path:
+    folder = here / "origin"
     folder.mkdir()
     run_in(make_repository(folder), "dvc", "init", "--quiet")
     (folder / "params.yaml").write_text("steps: 1\n")
     (folder / "dvc.yaml").write_text(GRAPH)
     commit(folder, "start")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CONVREC_REPOSITORY", str(folder))
-    monkeypatch.setenv("CONVREC_WORKSPACES", str(tmp_path / "all"))
+    monkeypatch.setenv("CONVREC_WORKSPACES", str(here / "all"))
     return folder
 
 

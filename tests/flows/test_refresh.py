@@ -13,10 +13,9 @@ from tests.small_project import ROOT
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch, fails):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    before, periods, run = (tmp_path / "params.yaml").read_text(), [], MagicMock()
+def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(here, monkeypatch, fails):
+    shutil.copy(ROOT / "params.yaml", here)
+    before, periods, run = (here / "params.yaml").read_text(), [], MagicMock()
 
     def work(_name, before, after_data):
         before()
@@ -40,4 +39,4 @@ def test_a_refresh_that_fails_leaves_params_yaml_as_it_was(tmp_path, monkeypatch
             flows.refresh.refresh.fn("2022-10")
     assert periods == ["2022-10"]
     assert [call.args[1] for call in run.log_text.call_args_list] == ["changes/diff.txt", "changes/diff.json"]
-    assert ((tmp_path / "params.yaml").read_text() == before) == fails
+    assert ((here / "params.yaml").read_text() == before) == fails

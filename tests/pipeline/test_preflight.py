@@ -141,11 +141,10 @@ def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypa
         list(run_trials(*project, None))
 
 
-def test_the_scratch_project_finds_models_in_folders(params, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data" / "own").mkdir(parents=True)
+def test_the_scratch_project_finds_models_in_folders(params, here):
+    (here / "data" / "own").mkdir(parents=True)
     found = trial_params(with_settings(params, {"base_model.name": "data/own"}))
-    assert found.base_model.name == str(tmp_path / "data" / "own")
+    assert found.base_model.name == str(here / "data" / "own")
     assert trial_params(params).base_model.name == "embedded"
 
 
@@ -199,10 +198,9 @@ def test_a_trial_of_guidance_without_memory_says_what_to_change(project, monkeyp
 
 
 @pytest.fixture
-def sft(tmp_path, monkeypatch, make_store):
-    monkeypatch.chdir(tmp_path)
-    make_sft_project(tmp_path)
-    make_store(tmp_path)
+def sft(here, make_store):
+    make_sft_project(here)
+    make_store(here)
 
 
 def test_a_training_without_memory_for_any_batch_says_what_to_change(sft, monkeypatch, cli):

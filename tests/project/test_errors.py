@@ -44,8 +44,7 @@ def test_each_kind_has_a_status_of_its_own():
     assert [reported_error(kind("x")).status for kind in kinds] == [2, 74, 75, 143]
 
 
-def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
+def test_a_place_that_cannot_be_used_is_told_in_one_line(here, cli):
     Path("file").write_text("")
     message = "file/folder: Not a directory; choose another path, or change that file or its permissions"
     assert cli("data", "sample", "file/folder") == (2, "", f"convrec data sample: {message}\n")
@@ -62,8 +61,7 @@ def test_a_place_that_cannot_be_used_is_told_in_one_line(tmp_path, monkeypatch, 
         (["recommend", "x", "--model", "x" * 5000], "xx: File name too long; give another path"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path, monkeypatch, cli, command, message):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_told_in_one_line(here, monkeypatch, cli, command, message):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@[::1")
     status, _, shown = cli(*command)
     assert status == 2 and message in shown and shown.count("\n") == 1 and "secret" not in shown and len(shown) < 800

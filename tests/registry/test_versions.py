@@ -24,10 +24,9 @@ from tests.small_project import set_params
 
 
 @pytest.fixture
-def store(make_store, tmp_path, monkeypatch) -> mlflow.MlflowClient:
+def store(make_store, here) -> mlflow.MlflowClient:
     """A fresh local store."""
-    monkeypatch.chdir(tmp_path)
-    return make_store(tmp_path)
+    return make_store(here)
 
 
 def _system(ndcg: float) -> dict:

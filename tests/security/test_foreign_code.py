@@ -74,9 +74,8 @@ def test_a_tokenizer_loads_without_the_code_that_lies_beside_it(tmp_path, marker
     assert marker.exists()
 
 
-def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(tmp_path, marker, monkeypatch):
-    folder = save_model_with_code(tmp_path / "model", marker)
-    monkeypatch.chdir(tmp_path)
+def test_the_stage_takes_a_model_of_foreign_code_where_the_parameter_says_so(here, marker, monkeypatch):
+    folder = save_model_with_code(here / "model", marker)
     monkeypatch.setattr(base_model, "item_tokens", lambda _: {})  # whose rows need the catalog
     settings = {"base_model.name": str(folder), "common.item_tokens": False}
     params = with_settings(load_params(ROOT / "params.yaml"), settings)

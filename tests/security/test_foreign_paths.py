@@ -61,13 +61,12 @@ def test_parameters_that_lead_out_and_addresses_with_secrets_are_refused(field, 
     assert "secret" not in str(refused.value)
 
 
-def test_a_launch_file_outside_configs_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_launch_file_outside_configs_is_refused(here, monkeypatch):
     for folder in ("configs", "data"):
-        (tmp_path / folder).mkdir()
+        (here / folder).mkdir()
     for name in ("configs/own.yaml", "data/foreign.yaml"):
-        (tmp_path / name).touch()
-    (tmp_path / "configs" / "link.yaml").symlink_to(tmp_path / "data" / "foreign.yaml")
+        (here / name).touch()
+    (here / "configs" / "link.yaml").symlink_to(here / "data" / "foreign.yaml")
     for name in ("data/foreign.yaml", "configs/link.yaml"):
         with pytest.raises(InputError, match=f"sft.launch = '{name}' is outside configs/"):
             launch("sft", name, 2, Nodes())

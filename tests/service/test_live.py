@@ -88,6 +88,7 @@ def test_a_version_that_fails_leaves_the_champion_and_is_retried(models, registr
     assert _version(models) == "1" and registry.failures == ["2"]
     (alarm,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert alarm.getMessage().startswith(f"version 2 cannot be served ({error}); the models so far stay, next try in")
+    assert models.is_ready and (alarm.exc_info is None) == isinstance(error, InputError)
     models._retry_at.clear()
     models.update()
     assert registry.failures == ["2", "2"]

@@ -7,20 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 from string import ascii_lowercase
 
-import httpx
 import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.service import live_evidence
-from convrec.service.feedback import Event, FeedbackRecorder, FeedbackStore, new_answer_id, recorder
+from convrec.service.feedback import Event, FeedbackStore, new_answer_id
 from convrec.service.live_evidence import LiveEvidence
 from tests.answers import NOON, make_answer
 from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 from tests.service.app.process import running_service
-from tests.service.app.serving import make_service, serve
 from tests.service.feedback.conftest import until
 from tests.service.recommending import CATALOG, TITLES, make_recommender
 
@@ -193,37 +191,6 @@ def test_a_version_that_feedback_cannot_change_is_logged(live, translator, guide
     assert line.startswith("--evidence live: no evidence guides the lists of version 7 ")
     live.update()
     assert translator.guide is guide
-
-
-def test_the_lists_of_a_running_server_follow(tmp_path, monkeypatch, translator):
-    """As users see it: accepted by some, recommended to others a moment later; a deleted user's item goes."""
-    for name in ("_PAUSE", "_LONGEST_PAUSE"):  # a busy machine makes updates, and so pauses, long
-        monkeypatch.setattr(live_evidence, name, 0.02)
-    monkeypatch.setattr(recorder, "_LINGER", 0.02)
-    url = f"sqlite:///{tmp_path}/feedback.db"
-    store = FeedbackStore(url)
-    with (
-        closing(FeedbackRecorder(tmp_path / "journal", url, with_conversations=False)) as recording,
-        closing(LiveEvidence(store, lambda: None)) as live,
-        serve(make_service({"1": RECOMMENDER}, recording), has_page=False) as running,
-        httpx.Client(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as client,
-    ):
-        live.start()
-        live.follow("1", translator)
-
-        def ask(user: str, n: int) -> tuple[str, list[str]]:
-            body = {"messages": HEIST, "n": n, "user_id": user}
-            told = client.post("/recommend", json=body).raise_for_status().json()
-            return told["answer_id"], [row["item_id"] for row in told["recommendations"]]
-
-        last = ask("other", 15)[1][-1]
-        for answer in [ask(user, 15)[0] for user in ascii_lowercase]:  # all lists before the first event
-            event = {"answer_id": answer, "item_id": last, "event": "accepted"}
-            client.post("/feedback", json=event).raise_for_status()
-        until(lambda: last in ask("other", 3)[1])
-        for user in ascii_lowercase:
-            FeedbackStore(url).delete_user(user)
-        until(lambda: ask("other", 15)[1][-1] == last)
 
 
 @pytest.mark.slow

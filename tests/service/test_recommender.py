@@ -232,9 +232,8 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
         ),
     ],
 )
-def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
-    make_store(tmp_path)
+def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, here, cli):
+    make_store(here)
     status, _, output = cli(*arguments)
     last = output.splitlines()[-1]
     assert status == 2 and last.startswith(f"convrec {arguments[0]}: ") and message in last
@@ -253,8 +252,7 @@ def test_a_service_says_that_it_loads_before_its_libraries_are_imported(tmp_path
     assert shown == [("loading the service", False), ("loading champion", False)]
 
 
-def test_a_folder_needs_the_project_s_catalog(project, tmp_path, monkeypatch):
-    shutil.copy(ROOT / "params.yaml", tmp_path)
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_needs_the_project_s_catalog(project, here):
+    shutil.copy(ROOT / "params.yaml", here)
     with pytest.raises(InputError, match="needs the project's catalog; run `dvc repro data` first"):
         open_recommender(str(project / "model"))

@@ -21,11 +21,10 @@ PARENT = ["sh", "-c", 'sleep 600 & echo $! >> "$CONVREC_LOG"; wait; sleep 600']
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(here, monkeypatch) -> Path:
     """An empty folder, entered; the tasks' log goes to the standard log."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tasks.command.get_run_logger", lambda: logging.getLogger("task"))
-    return tmp_path
+    return here
 
 
 def _run(command: list[str], timeout: float | None = None) -> int:

@@ -64,13 +64,12 @@ def test_a_stage_whose_input_is_missing_is_bad_input(project):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(here):
     """A DVC repository with one stage, entered."""
-    monkeypatch.chdir(tmp_path)
-    run_in(tmp_path, "git", "init", "--quiet")
-    run_in(tmp_path, "dvc", "init", "--quiet")
-    (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: echo made > out, outs: [out]}}")
-    return tmp_path
+    run_in(here, "git", "init", "--quiet")
+    run_in(here, "dvc", "init", "--quiet")
+    (here / "dvc.yaml").write_text("stages: {make: {cmd: echo made > out, outs: [out]}}")
+    return here
 
 
 def test_a_stage_whose_files_another_dvc_process_writes_is_retried_later(folder):

@@ -68,9 +68,6 @@ class Demonstrator:
     gamma: float
     device: str
 
-    def _describe(self, entries: Sequence[Entry]) -> list[str]:
-        return self.teacher.describe([str(entry) for entry in entries], [entry.title for entry in entries])
-
     def ground(self, name: str, prompts: list[Row]) -> Grounded:
         """Return the teacher's answers for the prompts of a split, remapped and reflected."""
         logger.info("%s: the teacher answers %d prompts", name, len(prompts))
@@ -91,7 +88,7 @@ class Demonstrator:
             self.grounder,
             conversation_weight=self.conversation_weight,
             item_texts=self.item_texts,
-            describe=self._describe,
+            describe=lambda items: self.teacher.describe([str(item) for item in items], [item.title for item in items]),
             device=self.device,
         )
         logger.info("%s: the judge rates the top %d", name, self.judged)

@@ -56,14 +56,9 @@ def render_page(template: str, folder: str = "evaluation", **values: Any) -> str
         lstrip_blocks=True,
     )
     environment.filters["metric"] = metric_label
-    environment.filters["unnumbered"] = unnumbered
+    environment.filters["unnumbered"] = lambda line: re.sub(r"^\d+[.)]\s+", "", line)  # the page numbers the lines
     page = environment.get_template(template)
     return page.render(**values, plotly=Markup(get_plotlyjs()), dark_colors=DARK_COLORS)
-
-
-def unnumbered(line: str) -> str:
-    """Return a list's line without a leading number, because the page numbers the lines."""
-    return re.sub(r"^\d+[.)]\s+", "", line)
 
 
 def figure(

@@ -48,11 +48,10 @@ def test_every_row_names_its_history_and_its_next_item_is_the_ground_truth(tmp_p
     assert _read(folder).rows.equals(source.rows) and not _read(folder, seed=18).rows.equals(source.rows)
 
 
-def test_rows_that_cannot_be_used_are_set_aside(tmp_path):
+def test_rows_that_cannot_be_used_are_set_aside(tmp_path, quarantine):
     folder = write_sample(tmp_path / "amazon")
     with (folder / "test" / f"{NAME}.csv").open("a", encoding="utf-8") as file:
         file.write("A1,['x'],y,\"[3, 999]\",4,['s'],s\nA1,['x'],y,nothing,4,['s'],s\nA1,['x'],y,[3],,['s'],s\n")
-    quarantine = Quarantine()
     source = _read(folder, quarantine)
     assert [(row["source"], row["reason"]) for row in quarantine.rows] == [
         ("interactions", "the item file has no id 999"),

@@ -125,10 +125,9 @@ def test_dates_of_parquet_are_days_in_utc(tmp_path, type_, value, day):
         (_lines(GOOD | {"date": float("inf")}), BAD_DATE),
     ],
 )
-def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason):
+def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reason, quarantine):
     line = line.encode() if isinstance(line, str) else line
     content = _lines(GOOD).encode() + line.rstrip(b"\n") + b"\n" + _lines(GOOD, end="").encode()
-    quarantine = Quarantine()
     assert len(_read(_folder(tmp_path, conversations__jsonl=content), quarantine)) == 2
     assert quarantine.num_read["conversations"] == 3
     aside = [row for row in quarantine.rows if row["source"] == "conversations"]

@@ -59,9 +59,8 @@ def _reviews():
         ("Games.jsonl", _reviews()),
     ],
 )
-def test_known_layouts_are_read_as_they_are(tmp_path, name, text):
+def test_known_layouts_are_read_as_they_are(tmp_path, name, text, quarantine):
     (tmp_path / name).write_bytes(text.encode())
-    quarantine = Quarantine()
     assert _read(tmp_path / name, quarantine=quarantine) == READ
     assert not quarantine.rows and quarantine.num_read["interactions"] == 4
 
@@ -130,13 +129,12 @@ def test_events_and_logs_without_any(tmp_path):
     assert _read(path, feedback=RATINGS) == [bought, ("a", "4", True, first + 2 * day)]
 
 
-def test_rows_that_cannot_be_used_are_kept_aside(tmp_path):
+def test_rows_that_cannot_be_used_are_kept_aside(tmp_path, quarantine):
     path = tmp_path / "log.csv"
     bad = [",1,5,874724710", "a,,5,874724710", "a,1,nan,874724710", "a,1,five,874724710", "a,1,,874724710"]
     bad += ["a,1,5,", "a,1,5,soon", "a,1,5,5", "a,1,5,1e300"]
     bad += ["NULL,1,5,874724710", r"\N,1,5,874724710", "a,NaN,5,874724710"]
     path.write_text("\n".join(["user,item,rating,time", *bad, "a,1,5,874724710"]) + "\n")
-    quarantine = Quarantine()
     assert _read(path, quarantine=quarantine) == [("a", "1", True, 874_724_710)]
     assert [(row["row"], row["reason"]) for row in quarantine.rows] == [
         ("log.csv:1", "column 'user' is empty"),

@@ -78,10 +78,9 @@ def _read(folder, quarantine=None, **changes):
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
 
-def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_path):
+def test_a_history_is_told_and_the_next_liked_items_are_the_ground_truth(tmp_path, quarantine):
     rows = [("7", f"g{n}", rating, START + n * DAY) for n, rating in enumerate([5, 1, 4, 3, 5, 4, 2, 5])]
     folder = _write(tmp_path / "log", [*rows, ("7", "g0", 1, START + 50 * DAY), ("7", "x", 5, START)])
-    quarantine = Quarantine()
     sizes = {"max_liked": 2, "num_truths": 2, "prompts_per_user": 9}
     catalog, frame, *_ = _read(folder, quarantine, **sizes)
     assert [(row["source"], row["row"]) for row in quarantine.rows] == [("items of the log", "x")]
@@ -273,11 +272,10 @@ def test_ids_that_do_not_meet_are_told(tmp_path):
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def project(here):
     for name in ("profiles", "dvc.yaml"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
+        (here / name).symlink_to(ROOT / name)
+    return here
 
 
 def test_the_stage_splits_by_user_or_by_period(project):

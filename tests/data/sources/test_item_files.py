@@ -104,10 +104,9 @@ def test_products_of_amazon(tmp_path):
         read_items(path, Quarantine())
 
 
-def test_products_that_share_a_broken_title_stay_apart(tmp_path, caplog):
+def test_products_that_share_a_broken_title_stay_apart(tmp_path, caplog, quarantine):
     ids = {"P0": "Lamp", "P1": "1", "P2": "1", "P3": "Desk (2015)", "P4": "Desk (2015)", "P5": " lamp"}
     rows = [{"parent_asin": own, "title": title} for own, title in [*ids.items(), ("P1", "1")]]
-    quarantine = Quarantine()
     catalog, indices = read_items(_meta(tmp_path, rows), quarantine)
     lines = ["Lamp - P0", "1 - P1", "1 - P2", "Desk - P3 (2015)", "Desk - P4 (2015)", "lamp - P5"]
     assert [str(item) for item in catalog.items] == lines and list(indices.values()) == [*range(6)]

@@ -24,8 +24,7 @@ def _save(folder, **splits):
     return folder
 
 
-def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
-    quarantine = Quarantine()
+def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path, quarantine):
     source = read_reddit(_save(tmp_path), quarantine, catalog="catalog.pkl")
     assert len(source.catalog) == 2
     train = source.rows[source.splits == "train"]
@@ -39,11 +38,10 @@ def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path):
     assert build_prompt(train["messages"][0], None, 20) == [{"role": "user", "content": "What like Alien?"}]
 
 
-def test_null_cells_are_kept_aside(tmp_path):
+def test_null_cells_are_kept_aside(tmp_path, quarantine):
     rows = [_row("What like Alien?", [["Heat", "1995"]]) for _ in range(4)]
     rows[0]["prompt"] = rows[1]["groundtruth_with_release_year"] = None
     rows[2]["groundtruth_with_release_year"] = [None]
-    quarantine = Quarantine()
     source = read_reddit(_save(tmp_path, train=Dataset.from_list(rows)), quarantine, catalog="catalog.pkl")
     assert source.splits.value_counts(sort=False).tolist() == [1, 2, 2]
     aside = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "conversations"]

@@ -38,8 +38,7 @@ def _folder(tmp_path, dialogues, catalog=CATALOG):
     return tmp_path
 
 
-def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path):
-    quarantine = Quarantine()
+def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path, quarantine):
     catalog, rows, *_ = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
     assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
     row, later = rows.to_dict("records")
@@ -96,8 +95,7 @@ def test_malformed_files(tmp_path, change, message):
         ({"messages": 5}, "messages: Input should be a valid list"),
     ],
 )
-def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, change, reason):
-    quarantine = Quarantine()
+def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, change, reason, quarantine):
     dialogue = _dialogue()
     dialogue["messages"][1:1] = [{"senderWorkerId": 2, "text": " \n"}, {"senderWorkerId": SEEKER, "text": ""}]
     rows = read_redial(_folder(tmp_path, [_dialogue(**change), dialogue]), quarantine).rows
@@ -106,8 +104,7 @@ def test_a_dialogue_of_another_form_is_kept_aside_with_its_reason(tmp_path, chan
     quarantine.write(tmp_path / "quarantine.parquet")
 
 
-def test_the_real_files(redial):
-    quarantine = Quarantine()
+def test_the_real_files(redial, quarantine):
     catalog, rows, *_ = read_redial(redial, quarantine)
     assert len(catalog) > 6_500 and sum(item.year is None for item in catalog.items) > 300
     truths = sum(len(truth) for truth in rows["groundtruth"])

@@ -23,15 +23,14 @@ def server(empty_store, tmp_path_factory) -> Iterator[TrackingServer]:
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Path:
+def project(here, monkeypatch) -> Path:
     """An empty project, entered; what waits for a lost server waits shortly."""
-    monkeypatch.chdir(tmp_path)
     for variable in ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     for name, seconds in {"_LINGER": 0.05, "_FLUSH": 10.0}.items():
         monkeypatch.setattr(journal, name, seconds)
-    return tmp_path
+    return here
 
 
 @pytest.fixture

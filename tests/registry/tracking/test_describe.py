@@ -20,19 +20,18 @@ GRAPH = f"""stages:
 RAW = Path("data/raw/Amélie.txt")
 
 
-def test_what_runs_write_makes_no_work_tree_dirty(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_runs_write_makes_no_work_tree_dirty(here):
     assert tracking.git_state() == {} and changed_by_runs() == []
-    files = [tmp_path / name for name in ("dvc.lock", "metrics/sft.json", "plots/sft.csv", "params.yaml")]
+    files = [here / name for name in ("dvc.lock", "metrics/sft.json", "plots/sft.csv", "params.yaml")]
     for file in files:
         file.parent.mkdir(exist_ok=True)
         file.write_text("before")
-    make_repository(tmp_path)
-    commit(tmp_path, "start")
+    make_repository(here)
+    commit(here, "start")
     files[0].write_text("after")
     files[1].unlink()
     files[2].write_text("after")
-    (tmp_path / "untracked").touch()
+    (here / "untracked").touch()
     assert tracking.git_state()["git_dirty"] == "false"
     assert changed_by_runs() == ["dvc.lock", "metrics/sft.json", "plots/sft.csv"]
     files[3].write_text("after")

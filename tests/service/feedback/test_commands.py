@@ -11,9 +11,8 @@ from tests.answers import make_answer, make_event
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(here, monkeypatch):
     """A project with two users' answers in the database, and one in the journal of a killed service."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
     mine, other = make_answer("heat", "up", user_id="me"), make_answer("up", user_id="you", minutes=60 * 24)
     with closing(FeedbackStore(feedback_url())) as store:
@@ -21,7 +20,7 @@ def project(tmp_path, monkeypatch):
     journal = Journal.create(JOURNAL, "sqlite:///../feedback.db")
     journal.append(make_answer("dune", user_id="me", minutes=60 * 48))
     journal.close()
-    return tmp_path
+    return here
 
 
 def test_status_counts_and_delivers_what_killed_services_left(project, cli):
@@ -61,13 +60,12 @@ def test_prune_deletes_what_is_older_than_some_days(project, cli):
         assert store.answers()["answer_id"].to_list() == ["recent"]
 
 
-def test_without_records_nothing_is_created(tmp_path, monkeypatch, cli):
-    monkeypatch.chdir(tmp_path)
+def test_without_records_nothing_is_created(here, monkeypatch, cli):
     monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
     for arguments in (["status"], ["export", "x.csv"], ["delete-user", "u"]):
         ended = cli("feedback", *arguments)
         assert ended.status == 2 and "feedback.db: no feedback was recorded; `convrec serve` records it" in ended.err
-    assert not any(tmp_path.iterdir())
+    assert not any(here.iterdir())
 
 
 @pytest.mark.parametrize(

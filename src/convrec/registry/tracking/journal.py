@@ -150,7 +150,8 @@ class Delivery(threading.Thread):
 
     def send(self) -> None:
         """Send what was written since the last call; raise the error of the server that stops it."""
-        for kind, records in groupby(self._records(), key=itemgetter("kind")):
+        left = (_parse(line) | {"end": end} for end, line in lines(self.path, self._position))
+        for kind, records in groupby(left, key=itemgetter("kind")):
             while group := list(islice(records, _GROUP if kind in _BATCHES else 1)):
                 if kind == "artifact":
                     self._artifacts += group
@@ -182,11 +183,6 @@ class Delivery(threading.Thread):
         else:
             shutil.rmtree(_copies(self.path), ignore_errors=True)
             self.path.unlink()
-
-    def _records(self) -> Iterator[Record]:
-        """Yield the records that were not sent, each with the position after it; not a last line without its end."""
-        for end, line in lines(self.path, self._position):
-            yield _parse(line) | {"end": end}
 
     def _offer(self, records: list[Record]) -> None:
         """Send records of one kind; if MLflow refuses them, send them one by one, and skip those that it refuses."""

@@ -1,19 +1,7 @@
+# ruff: noqa: F401
 """What users do with the service's answers: recorded in a database, exported, deleted."""
 
 from convrec.service.feedback.database import JOURNAL, URL_VARIABLE, feedback_url
 from convrec.service.feedback.recorder import FeedbackRecorder
 from convrec.service.feedback.records import Answer, Event, Shown, new_answer_id
 from convrec.service.feedback.store import FeedbackStore, open_store
-
-__all__ = [
-    "JOURNAL",
-    "URL_VARIABLE",
-    "Answer",
-    "Event",
-    "FeedbackRecorder",
-    "FeedbackStore",
-    "Shown",
-    "feedback_url",
-    "new_answer_id",
-    "open_store",
-]
