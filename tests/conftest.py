@@ -20,7 +20,6 @@ from tests.servers import ROWS, Servers, running
 from tests.tools import require
 from tests.training.rl.launches import run_program
 
-ROOT = Path(__file__).parent.parent
 NIGHTLY = {"browser", "gpu_python", "servers"}  # fixtures whose tests run at night, unless marked `slow`
 
 limit_threads(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))  # before any test imports torch

@@ -43,29 +43,6 @@ def test_an_item_has_three_forms(value, title, year):
 
 
 @pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (None, "no item"),
-        (17, "no item"),
-        (["Hive"], "no pair"),
-        ("", "no title"),
-        ({"year": 2000}, "no title"),
-        ({"title": 10**5000}, "title is no text"),
-        ({"title": {"en": "Hive"}}, "title is no text"),
-        ("H\0ive", "NUL or half a character"),
-        (["Hive", "MM"], "year is no number"),
-        (["Hive", 10**5000], "year is no number"),
-        (["Hive", 3000], "year is not from 1000 to 2100"),
-        (["Hive", 2000.5], "year is not from 1000 to 2100"),
-        ("Hive (3000)", "year is not from 1000 to 2100"),
-    ],
-)
-def test_what_is_no_item_says_why(value, problem):
-    with pytest.raises(ValueError, match=problem):
-        usable_item(value)
-
-
-@pytest.mark.parametrize(
     ("value", "day"),
     [
         (None, ""),
@@ -174,24 +151,37 @@ def test_text_is_normalised_once_and_for_all(text, normal):
 
 
 @pytest.mark.parametrize(
-    ("value", "problem"),
+    ("read", "value", "problem"),
     [
-        ("hello", "messages are no list"),
-        ({"role": "user", "content": "x"}, "messages are no list"),
-        ([None], "messages are no list"),
-        ([{"role": "narrator", "content": "x"}], "a role is 'narrator', none of"),
-        ([{"role": "user", "content": 5}], "content is no text"),
-        ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "content is no text"),
-        ([{"role": "user", "content": "x\0"}], "NUL or half a character"),
-        ([{"role": "user", "content": " \u2003\n"}], "no words of the user"),
-        ([{"role": "assistant", "content": "x"}], "no words of the user"),
-        ([{"role": "user", "content": "[deleted]"}], "a message was deleted or removed"),
-        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": " [ Removed by Reddit ]\n"}], "removed"),
+        (usable_item, None, "no item"),
+        (usable_item, 17, "no item"),
+        (usable_item, ["Hive"], "no pair"),
+        (usable_item, "", "no title"),
+        (usable_item, {"year": 2000}, "no title"),
+        (usable_item, {"title": 10**5000}, "title is no text"),
+        (usable_item, {"title": {"en": "Hive"}}, "title is no text"),
+        (usable_item, "H\0ive", "NUL or half a character"),
+        (usable_item, ["Hive", "MM"], "year is no number"),
+        (usable_item, ["Hive", 10**5000], "year is no number"),
+        (usable_item, ["Hive", 3000], "year is not from 1000 to 2100"),
+        (usable_item, ["Hive", 2000.5], "year is not from 1000 to 2100"),
+        (usable_item, "Hive (3000)", "year is not from 1000 to 2100"),
+        (usable_messages, "hello", "messages are no list"),
+        (usable_messages, {"role": "user", "content": "x"}, "messages are no list"),
+        (usable_messages, [None], "messages are no list"),
+        (usable_messages, [{"role": "narrator", "content": "x"}], "a role is 'narrator', none of"),
+        (usable_messages, [{"role": "user", "content": 5}], "content is no text"),
+        (usable_messages, [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "content is no text"),
+        (usable_messages, [{"role": "user", "content": "x\0"}], "NUL or half a character"),
+        (usable_messages, [{"role": "user", "content": " \u2003\n"}], "no words of the user"),
+        (usable_messages, [{"role": "assistant", "content": "x"}], "no words of the user"),
+        (usable_messages, [{"role": "user", "content": "[deleted]"}], "a message was deleted or removed"),
+        (usable_messages, [*ASK, {"role": "assistant", "content": " [ Removed by Reddit ]\n"}], "removed"),
     ],
 )
-def test_what_are_no_messages_says_why(value, problem):
+def test_what_is_no_item_and_what_are_no_messages_says_why(read, value, problem):
     with pytest.raises(ValueError, match=problem):
-        usable_messages(value)
+        read(value)
 
 
 def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone(quarantine):

@@ -189,15 +189,6 @@ def test_a_limit_excludes_items_without_a_year():
         "<v1> <t9> no <y>",
         "不要恐怖片",
         "no \ue000 horror",
-    ],
-)
-def test_any_text_is_read(turn):
-    _read(turn)
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [
         "a " * 5000,
         "1990 to " * 1250,
         "from the 90s " * 769,
@@ -208,7 +199,7 @@ def test_any_text_is_read(turn):
         "like Alien but " * 660,
     ],
 )
-def test_a_long_text_is_read_in_time_that_grows_with_its_length(turn):
+def test_any_text_is_read_in_time_that_grows_with_its_length(turn):
     began = time.process_time()
     _read(turn)
     assert time.process_time() - began < 1, "of the processor: 0.1 is usual"

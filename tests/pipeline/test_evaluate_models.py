@@ -37,15 +37,14 @@ def project(made, make_store, tmp_path, monkeypatch, catalog) -> Path:
     project = shutil.copytree(made, tmp_path / "project")
     monkeypatch.chdir(project)
     make_store(project)
-    rows = [_row(i, messages) for i, messages in enumerate(prompts_of(5))]
+    rows = [
+        make_row(f"p{i}", [("Heat", 1995)], conversation_id=str(i), date="2022-01-01", messages=messages)
+        for i, messages in enumerate(prompts_of(5))
+    ]
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame([*rows, {**rows[0], "conversation_id": "again"}]), Paths().split(split))
     catalog.to_frame().to_parquet(Paths().catalog)
     return project
-
-
-def _row(i: int, messages: list[dict[str, str]]) -> dict:
-    return make_row(f"p{i}", [("Heat", 1995)], conversation_id=str(i), date="2022-01-01", messages=messages)
 
 
 @pytest.fixture

@@ -31,17 +31,14 @@ def make_workspace(folder: Path) -> Path:
     common = {"list_length": SIZE, "cutoffs": [2, SIZE], "device": "cpu"}
     set_params(folder, {**SHRUNK, "common": common})
     set_params(folder, {"baselines": {"names": ["popularity"]}}, "promotion.yaml")
-    rows = [_row(number) for number in range(NUM_PROMPTS)]
+    rows = []
+    for number in range(NUM_PROMPTS):
+        liked, said = [(TITLES[number], 1975 + 3 * number)], f"a film with heists please, number {number}"
+        rows.append(make_row(f"p{number}", liked, said, conversation_id=str(number), date="2022-01-01"))
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame(rows), Paths(folder).split(split))
     CATALOG.to_frame().to_parquet(Paths(folder).catalog)
     return folder
-
-
-def _row(number: int) -> dict:
-    truth = (TITLES[number], 1975 + 3 * number)
-    text = f"a film with heists please, number {number}"
-    return make_row(f"p{number}", [truth], text, conversation_id=str(number), date="2022-01-01")
 
 
 def create_name(client: mlflow.MlflowClient) -> None:

@@ -22,7 +22,6 @@ from tests.service.app.process import running_service
 from tests.service.feedback.conftest import until
 from tests.service.recommending import CATALOG, TITLES, make_recommender
 
-HEIST = [{"role": "user", "content": "a film with heists please"}]
 ROCKY, JAWS, ALIEN, HEAT = (CATALOG.items[TITLES.index(title)] for title in ("Rocky", "Jaws", "Alien", "Heat"))
 ROWS = [
     make_row("a", [("Heat", 1975), ("Up", 1981)], "a heist film", user_id="ann"),

@@ -81,14 +81,6 @@ def test_work_on_a_conversation_ends_with_its_request(model, monkeypatch):
             assert not thread.is_alive()
 
 
-def test_reasons_are_those_of_the_recommender_and_only_given_if_wanted(model):
-    for wanted in (False, True):
-        (expected,) = RECOMMENDER.recommend(["I loved Heat"], 14, reasons=wanted)
-        found = asyncio.run(model.ask("I loved Heat", n=14, reasons=wanted)).reasons
-        assert [row.reasons for row in expected] == ([tuple(own) for own in found] if wanted else [None] * 14)
-    assert ("Like Heat (1975): crime, drama",) in [row.reasons for row in expected]
-
-
 def test_a_warm_model_has_read_the_spellings_of_its_catalog(monkeypatch):
     model, read = served("1", make_recommender(catalog=Catalog(CATALOG.items))), []
     model.warm()

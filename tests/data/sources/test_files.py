@@ -37,10 +37,6 @@ def _read(folder, quarantine=None):
     return read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows
 
 
-def _reasons(quarantine):
-    return [(row["row"], row["reason"]) for row in quarantine.rows]
-
-
 def test_several_files_are_read_in_the_order_of_their_names(tmp_path):
     rows = [GOOD | {"conversation_id": number} for number in range(3)]
     marked = "\ufeff\r\n" + _lines(rows[1], end="\r\n") + "  \n"

@@ -33,14 +33,6 @@ from convrec.project.errors import InputError
 from tests.small_project import ROOT
 
 DAY, START = 86_400, 1_640_995_200  # 2022-01-01
-SIZES = {
-    "min_liked": 2,
-    "max_liked": 4,
-    "max_disliked": 2,
-    "num_truths": 3,
-    "window_days": None,
-    "prompts_per_user": 5,
-}
 GENRES = ["party", "card", "war"]
 
 
@@ -73,7 +65,12 @@ def _read(folder, quarantine=None, **changes):
         "domain": ("game", "games"),
         "seed": 17,
         "split_days": (),
-        **SIZES,
+        "min_liked": 2,
+        "max_liked": 4,
+        "max_disliked": 2,
+        "num_truths": 3,
+        "window_days": None,
+        "prompts_per_user": 5,
     }
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
@@ -227,16 +224,12 @@ def test_the_most_common_genres():
     assert most_common_genres([[], []]) == []
 
 
-def _days(*texts):
-    return [datetime.date.fromisoformat(text) for text in texts]
-
-
 @pytest.mark.parametrize("hour", [0, 12])
 def test_a_ground_truth_stays_within_the_days_of_its_split(tmp_path, hour):
     """A user who likes one game a day: no window of validation reaches into the test, or the other way round."""
     rows = [(f"u{user}", f"g{n}", 5, START + n * DAY + hour * 3600) for user in range(20) for n in range(30)]
     folder, starts = _write(tmp_path / "log", rows), ("2022-01-08", "2022-01-15", "2022-01-20", "2022-01-22")
-    frame = _read(folder, split_days=_days(*starts), prompts_per_user=30).rows
+    frame = _read(folder, split_days=[*map(datetime.date.fromisoformat, starts)], prompts_per_user=30).rows
     sizes = defaultdict(set)
     for row in frame.to_dict("records"):
         numbers = [int(item["title"].split()[1]) + 20 * (item["year"] - 2000) for item in row["groundtruth"]]
