@@ -301,7 +301,9 @@ def build_catalog(
     for number, row in enumerate(rows, start=1):
         try:
             title, year = title_of(row, line_column)
-            item = Item(title, year, _metadata(row, metadata_fields), (), _own_id(row.get("id"), title, year))
+            # `|` divides values in lists, too: so the canonical table, read again, gives the same text
+            metadata = {name: ", ".join(_texts("|".join(_texts(row.get(name))))) for name in metadata_fields}
+            item = Item(title, year, metadata, (), _own_id(row.get("id"), title, year))
             titles = [title, *_titles(row, line_column)]
         except ValueError as problem:
             quarantine.add(source, number, str(problem), row)
@@ -365,11 +367,6 @@ def _texts(value: object) -> list[str]:
     clean = (text.encode(errors="replace").decode().replace("\0", " ") for text in texts)
     folded = (" ".join(normalise_text(text).split()) for text in clean)
     return [text for text in folded if text.casefold() not in MISSING]
-
-
-def _metadata(row: dict, fields: Sequence[str]) -> dict[str, str]:
-    # `|` divides values in lists, too: so the canonical table, read again, gives the same text
-    return {name: ", ".join(_texts("|".join(_texts(row.get(name))))) for name in fields}
 
 
 def _other_titles(title: str, titles: Iterable[str]) -> tuple[str, ...]:

@@ -33,13 +33,6 @@ _EXACT: dict[object, int] = {
 Rule = float | list[str]  # a rating, or names of events
 
 
-def _sign(value: pl.Expr, liked: Rule, disliked: Rule | None) -> pl.Expr:
-    """Return whether a value, as text, is of a liked item (true), of a disliked one (false), or neither (null)."""
-    likes = _number(value) >= liked if isinstance(liked, float) else value.is_in(liked)
-    dislikes = _number(value) <= disliked if isinstance(disliked, float) else value.is_in(disliked or [])
-    return pl.when(likes).then(True).when(dislikes).then(False)
-
-
 def _number(cell: pl.Expr) -> pl.Expr:
     value = cell.cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value)
@@ -114,7 +107,9 @@ def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked
     sign = pl.lit(True)
     if "value" in kinds:
         value = pl.col("value").cast(pl.String).str.strip_chars()
-        sign = _sign(value, liked, disliked)
+        likes = _number(value) >= liked if isinstance(liked, float) else value.is_in(liked)
+        dislikes = _number(value) <= disliked if isinstance(disliked, float) else value.is_in(disliked or [])
+        sign = pl.when(likes).then(True).when(dislikes).then(False)
         if isinstance(liked, float):
             faults["value"] = _number(value).is_null(), "no number"
     found = [(pl.when(is_so), field, fault) for field, (is_so, fault) in faults.items()]
