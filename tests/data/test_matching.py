@@ -80,10 +80,6 @@ def test_the_truths_are_a_set_of_items(truth, size):
     assert sum(relevance(text, truths[:1], [], GAMES, 20, "reward")) == (truth[0] != ("Primer", 2004))
 
 
-def test_a_truth_is_read_as_the_items_of_a_catalog_are():
-    assert Truth.of(["Heat (1995)", None]) == Truth.of({"title": "Heat", "year": "1995"}) == Truth("Heat", 1995)
-
-
 def test_a_truth_with_a_year_is_credited_before_one_without():
     truth = [("Dune", None), ("Dune", 2021)]
     assert _rel(GAMES, "Dune (2021)\nDune (1984)", truth) == [1, 1, 0, 0]

@@ -34,32 +34,6 @@ MENTIONS = Mentions(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "titles"),
-    [
-        ("I loved Heat and Alien", ["Heat", "Alien"]),
-        ("in the heat of summer, an alien", []),
-        ('something like "heat", or *alien*', ["Heat", "Alien"]),
-        ("Alien 3 was worse", ["Alien 3"]),
-        ("Aliens", []),
-        ("the Matrix; the dark knight", ["The Matrix", "The Dark Knight"]),
-        ("the matrix of toy story", []),
-        ("Her job. Up to 300 people saw Up", ["Up"]),
-        ("Monsters, Inc., Up and Her", ["Monsters, Inc.", "Up", "Her"]),
-        ("User: Up there\nAssistant: Her?", []),
-        ("I saw The Professional", ["The Professional"]),
-        ("Toy\nStory", []),
-        ("up (2009–2011) and her (2013 - )", ["Up", "Her"]),
-        ("Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
-        ("Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
-        ("Amelie, or Ame\u0301lie", ["Amélie"]),
-        ("a good comedy, a (1998)", ["A"]),
-    ],
-)
-def test_titles_in_a_text(text, titles):
-    assert MENTIONS.titles([text]) == titles
-
-
 UNSPACED = Mentions(
     Catalog(
         [
@@ -78,22 +52,46 @@ UNSPACED = Mentions(
 )
 
 
+SIGNS = ["C++ Primer", "C# Primer", "Help!", "Help", "दाल", "दिल", "ガラス", "カラス"]
+BY_SIGNS = Mentions(Catalog([Item(name, None) for name in SIGNS]))
+
+
 @pytest.mark.parametrize(
-    ("text", "titles"),
+    ("mentions", "text", "titles"),
     [
-        ("我喜欢花样年华，请推荐类似的电影", ["花样年华"]),
-        ("他是我们的英雄", []),
-        ("我喜欢《英雄》和花样年华", ["英雄", "花样年华"]),
-        ("無間道II比無間道好看", ["無間道II", "無間道"]),
-        ("昨日は七人の侍を見ました。もののけ姫も好き", ["七人の侍", "もののけ姫"]),
-        ("アバター(2009)とアバターズ", ["アバター"]),
-        ("ผมชอบหนังต้มยำกุ้งมาก", ["ต้มยำกุ้ง"]),
-        ("推荐像Heat一样的电影", ["Heat"]),
-        ("我看了劇場版 spy×family很喜歡", ["劇場版 SPY×FAMILY"]),
+        (MENTIONS, "I loved Heat and Alien", ["Heat", "Alien"]),
+        (MENTIONS, "in the heat of summer, an alien", []),
+        (MENTIONS, 'something like "heat", or *alien*', ["Heat", "Alien"]),
+        (MENTIONS, "Alien 3 was worse", ["Alien 3"]),
+        (MENTIONS, "Aliens", []),
+        (MENTIONS, "the Matrix; the dark knight", ["The Matrix", "The Dark Knight"]),
+        (MENTIONS, "the matrix of toy story", []),
+        (MENTIONS, "Her job. Up to 300 people saw Up", ["Up"]),
+        (MENTIONS, "Monsters, Inc., Up and Her", ["Monsters, Inc.", "Up", "Her"]),
+        (MENTIONS, "User: Up there\nAssistant: Her?", []),
+        (MENTIONS, "I saw The Professional", ["The Professional"]),
+        (MENTIONS, "Toy\nStory", []),
+        (MENTIONS, "up (2009–2011) and her (2013 - )", ["Up", "Her"]),
+        (MENTIONS, "Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
+        (MENTIONS, "Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),
+        (MENTIONS, "Amelie, or Ame\u0301lie", ["Amélie"]),
+        (MENTIONS, "a good comedy, a (1998)", ["A"]),
+        (UNSPACED, "我喜欢花样年华，请推荐类似的电影", ["花样年华"]),
+        (UNSPACED, "他是我们的英雄", []),
+        (UNSPACED, "我喜欢《英雄》和花样年华", ["英雄", "花样年华"]),
+        (UNSPACED, "無間道II比無間道好看", ["無間道II", "無間道"]),
+        (UNSPACED, "昨日は七人の侍を見ました。もののけ姫も好き", ["七人の侍", "もののけ姫"]),
+        (UNSPACED, "アバター(2009)とアバターズ", ["アバター"]),
+        (UNSPACED, "ผมชอบหนังต้มยำกุ้งมาก", ["ต้มยำกุ้ง"]),
+        (UNSPACED, "推荐像Heat一样的电影", ["Heat"]),
+        (UNSPACED, "我看了劇場版 spy×family很喜歡", ["劇場版 SPY×FAMILY"]),
+        (BY_SIGNS, "read C++ Primer again", ["C++ Primer"]),
+        (BY_SIGNS, "I liked Help! and", ["Help!"]),
+        (BY_SIGNS, "I liked HELP? and", ["Help"]),
     ],
 )
-def test_titles_in_scripts_without_spaces(text, titles):
-    assert UNSPACED.titles([text]) == titles
+def test_titles_in_a_text_in_scripts_without_spaces_and_by_signs_and_marks(mentions, text, titles):
+    assert mentions.titles([text]) == titles
 
 
 def test_a_text_of_many_lines_takes_no_longer_than_it_is_long():
@@ -130,19 +128,6 @@ def test_what_the_embedded_world_s_users_name_is_found_unless_mistyped():
 
 
 ROLES = st.sampled_from(["user", "assistant", "system"])
-
-
-@pytest.mark.parametrize(
-    ("text", "titles"),
-    [
-        ("read C++ Primer again", ["C++ Primer"]),
-        ("I liked Help! and", ["Help!"]),
-        ("I liked HELP? and", ["Help"]),
-    ],
-)
-def test_titles_that_differ_in_signs_or_marks_are_told_apart(text, titles):
-    names = ["C++ Primer", "C# Primer", "Help!", "Help", "दाल", "दिल", "ガラス", "カラス"]
-    assert Mentions(Catalog([Item(name, None) for name in names])).titles([text]) == titles
 
 
 @given(st.lists(st.tuples(ROLES, st.text(st.characters(exclude_characters="\r\n"), min_size=1)), min_size=1))

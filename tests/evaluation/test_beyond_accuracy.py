@@ -47,8 +47,9 @@ def test_diversity_is_that_of_a_loop_over_pairs(lists):
         assert value == pytest.approx(np.mean(pairs)) if pairs else np.isnan(value)
 
 
-def test_concentration_is_the_share_of_the_ten_commonest_first_items():
+def test_concentration_is_the_share_of_the_ten_commonest_first_items_and_coverage_that_of_distinct_ones():
     assert concentration([[first] for first in range(12)] + [[0, 5], []]) == 11 / 13
+    assert coverage([[0, 1], [1, 2], []], 4) == 0.75 and coverage([[]], 4) == 0
 
 
 def test_a_list_breaks_an_exclusion_with_any_of_its_items():
@@ -66,11 +67,6 @@ def test_what_no_list_can_tell_is_left_out(catalog):
     settings, engine = ListSettings(None, 2, 32), EngineOptions("transformers", "cpu", 1, 1, 1.0)
     evaluation = Evaluation([row], catalog, settings, engine, [1], 0, 0)
     assert evaluation.of_all_lists({"a": ""}) == {"coverage": 0.0}
-
-
-def test_coverage_is_the_share_of_distinct_items():
-    assert coverage([[0, 1], [1, 2], []], 4) == 0.75
-    assert coverage([[]], 4) == 0
 
 
 def test_lists_are_described_row_by_row(catalog):

@@ -25,11 +25,8 @@ def test_rows_fall_into_slices(catalog):
     assert slices["mentions"].tolist() == ["0", "0", "1", "3_or_more"]
     assert slices["new_items"].tolist() == ["known", "new", "known", "new"]
     assert slices["month"].tolist() == ["2022-12", "2022-12", "2022-11", "undated"]
-
-
-def test_undated_rows_have_no_months(catalog):
-    rows = [_row("a", [("Heat", 1995)], date=""), _row("b", [("Up", 2009)], date=None)]
-    assert "month" not in slice_rows(rows, COUNTS, catalog)
+    undated = [_row("a", [("Heat", 1995)], date=""), _row("b", [("Up", 2009)], date=None)]
+    assert "month" not in slice_rows(undated, COUNTS, catalog)
 
 
 def test_a_slice_has_its_rows_alone_in_the_given_order():
