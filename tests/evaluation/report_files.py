@@ -110,7 +110,7 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     write_rows(pd.DataFrame({"prompt_id": ["p-1", "p-2"], **lists}), paths.demonstration("validation"))
     shares = {"ground_truth": 0.5, "collaborative": 0.5, "adjust": 0.5}
     write_plot(paths.plot("popularity"), [{"bucket": bucket, **shares} for bucket in (1, 2)])
-    write_json(paths.metrics("sft"), {"step": 20, "loss": 1.5, "validation_loss": 1.75})
+    write_json(paths.metrics("sft"), {"step": 20, "loss": 1.5, "validation_ndcg": 0.25})
     write_json(paths.metrics("rank_grpo"), {"chosen_step": chosen, "hits": 2.5, "validation": {headline: 0.3}})
     values = {name: _scores(0.1 * place, cutoffs) for place, name in enumerate(systems, start=1)}
     gains = {
@@ -134,7 +134,7 @@ def write_inputs(paths, params, dated, systems, without, chosen):
         write_rows(pd.DataFrame(responses), paths.predictions / f"{name}.parquet")
     write_plot(
         paths.plot("sft"),
-        [{"step": 10, "loss": 0.2, "validation_loss": None}, {"step": 20, "loss": None, "validation_loss": 0.3}],
+        [{"step": 10, "loss": 0.2, "validation_ndcg": None}, {"step": 20, "loss": None, "validation_ndcg": 0.3}],
     )
     write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0, "entropy": 0.5} for step in range(1, 61)])
     ranks = range(1, params.common.list_length + 1)

@@ -55,10 +55,10 @@ def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], 
     """
     figures, reward, by_rank, frame = {}, plots["reward"], plots["reward_by_rank"], plots["validation"]
     steps = _from_zero(max((part["step"].max() for part in (reward, by_rank, frame) if not part.empty), default=1))
-    if not plots["sft"].empty:
-        losses = {"loss": ("training", BLUE, None), "validation_loss": ("validation", VERMILLION, "square")}
-        traces = [curve(plots["sft"].dropna(subset=name), name, *style) for name, style in losses.items()]
-        figures["sft"] = figure("sft", traces, "step", "loss", x_axis=_from_zero(plots["sft"]["step"].max()))
+    for column, name, title in (("loss", "sft", "loss"), ("validation_ndcg", "sft_validation", "NDCG")):
+        if column in plots["sft"] and plots["sft"][column].notna().any():
+            traces, axis = [curve(plots["sft"].dropna(subset=column), column, title, BLUE)], plots["sft"]["step"].max()
+            figures[name] = figure(name, traces, "step", title, x_axis=_from_zero(axis))
     for name, (column, title) in _OF_STEPS.items():
         if column in reward and reward[column].notna().any():
             mean = reward.assign(**{column: smoothed(reward[column])})

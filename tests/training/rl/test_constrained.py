@@ -85,10 +85,35 @@ def test_lists_of_item_tokens_have_a_token_a_rank(item_model, tmp_path, algorith
     rollouts = trainer._generate_and_score_completions([trainer.train_dataset[0]] * 8)
     if is_constrained:
         assert rollouts["ranks"].tolist() == [[0, 1, 1]] * 8 and rollouts["eos"].tolist() == [[False, False, True]] * 8
+        _check_one_pass(trainer, rollouts)
     trainer.train()
     if is_constrained:
         for name, value in (("in_catalog", 1), ("items", NUM_RANKS), ("early_stop", 0), ("overflow", 0)):
             assert set(series(trainer, f"lists/{name}")) == {value}, name
+
+
+def _check_one_pass(trainer, rollouts) -> None:
+    """Lists are drawn without replacement from the distribution behind the prompt: a plain loop over their ranks."""
+    ids, mask = (
+        torch.cat([rollouts[f"{part}_{name}"] for part in ("prompt", "completion")], 1) for name in ("ids", "mask")
+    )
+    width = rollouts["completion_ids"].shape[1]
+    found, entropies, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, mask, width, compute_entropy=True
+    )
+    (prompt, *_), (is_token, *_) = rollouts["prompt_ids"], rollouts["prompt_mask"]
+    prompt = prompt[is_token == 1]
+    scores = trainer.model(prompt[None]).logits[0, -1]
+    banned = trainer._constraint.request(prompt.tolist()).banned
+    tokens = [item_token(str(item), trainer._tokenizer) for item in trainer._constraint.catalog.items]
+    for row, own, spread in zip(rollouts["completion_ids"].tolist(), found, entropies, strict=True):
+        left = [token for item, token in enumerate(tokens) if item not in banned]
+        for rank, token in enumerate(row[:NUM_RANKS]):
+            logs = dict(zip(left, scores[left].log_softmax(0), strict=True))
+            torch.testing.assert_close(own[rank], logs[token], rtol=1e-4, atol=1e-5)
+            entropy = -sum(log.exp() * log for log in logs.values())
+            torch.testing.assert_close(spread[rank], entropy, rtol=1e-4, atol=1e-5)
+            left.remove(token)
 
 
 @pytest.mark.parametrize("kind", [RankGRPOTrainer, PreferenceTrainer])

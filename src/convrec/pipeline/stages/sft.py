@@ -1,15 +1,13 @@
 """Stage `sft`: the base model learns what people liked, and demonstrations."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
 
-from convrec.classical.combine import count_positives
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows
+from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truths
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.pretrained import load_model, load_tokenizer
@@ -38,20 +36,19 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
     Without `likes`, a list is a demonstration alone. With them, what people liked of the items that the conversation
     does not name comes first, and training prompts without a demonstration have a list, too.
     """
-    prompts = distinct_prompts(train) if config.likes else []
-    positives = count_positives(train, prompts, catalog)
-    liked = {
-        row["prompt_id"]: set(positives.indices[start:end].tolist()) - catalog.indices_of_titles(row["seen_titles"])
-        for row, (start, end) in zip(prompts, pairwise(positives.indptr), strict=True)
-    }
+    liked: dict[str, set[int]] = {}
+    for row in train if config.likes else ():
+        found = {catalog.find(truth.title, truth.year) for truth in truths(row)} - {None}
+        liked.setdefault(row["prompt_id"], set()).update(found - catalog.indices_of_titles(row["seen_titles"]))
     places = {str(item): index for index, item in enumerate(catalog.items)}
     rows = []
     for row in demonstrations:
         own = liked.get(row["prompt_id"], set())
         others = [places[line] for line in row[STEP_COLUMNS[config.lists]].split("\n")]
         rows.append((row["messages"], own, [item for item in others if item not in own]))
-    known = {row["prompt_id"] for row in demonstrations}
-    rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts if row["prompt_id"] not in known]
+    undemonstrated = liked.keys() - {row["prompt_id"] for row in demonstrations}
+    prompts = distinct_prompts(row for row in train if row["prompt_id"] in undemonstrated)
+    rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts]
     shown = [(messages, sorted(own), others if config.demonstration_weight else []) for messages, own, others in rows]
     return [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
 
