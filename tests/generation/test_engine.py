@@ -14,8 +14,8 @@ from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import ListRequest
 from convrec.project.config.params import load_params, parse_params
 from convrec.project.errors import InputError
-from tests.conftest import ROOT
 from tests.generation.random_model import MAX_NEW, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
+from tests.small_project import ROOT
 
 
 @pytest.fixture(scope="module")
