@@ -39,7 +39,7 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
     liked: dict[str, set[int]] = {}
     for row in train if config.likes else ():
         found = {catalog.find(truth.title, truth.year) for truth in truths(row)} - {None}
-        liked.setdefault(row["prompt_id"], set()).update(found - catalog.indices_of_titles(row["seen_titles"]))
+        liked.setdefault(row["prompt_id"], set()).update(found - catalog.indices_of_titles(row["seen_titles"]))  # type: ignore[arg-type]
     places = {str(item): index for index, item in enumerate(catalog.items)}
     rows = []
     for row in demonstrations:
