@@ -26,7 +26,10 @@ def test_one_process_trains_on_the_effective_batch_of_several():
 
 
 def test_preferences_are_learnt_under_the_constraint_alone():
-    free, constrained = (with_settings(load_params(), {"rank_grpo.constrained": value}) for value in (False, True))
+    free, constrained = (
+        with_settings(load_params(), {"rank_grpo.constrained": value, "common.item_tokens": value})
+        for value in (False, True)
+    )
     with pytest.raises(InputError, match="--algorithms dpo: .*constrained = false: algorithm 'dpo' .* set it to true"):
         run_params(free, "dpo", 1, 2)
     assert run_params(constrained, "dpo", 1, 2)[0].rank_grpo.group_size == 2

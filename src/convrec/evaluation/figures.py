@@ -57,8 +57,8 @@ def training_figures(plots: Mapping[str, pd.DataFrame], cutoffs: Sequence[int], 
     steps = _from_zero(max((part["step"].max() for part in (reward, by_rank, frame) if not part.empty), default=1))
     for column, name, title in (("loss", "sft", "loss"), ("validation_ndcg", "sft_validation", "NDCG")):
         if column in plots["sft"] and plots["sft"][column].notna().any():
-            traces, axis = [curve(plots["sft"].dropna(subset=column), column, title, BLUE)], plots["sft"]["step"].max()
-            figures[name] = figure(name, traces, "step", title, x_axis=_from_zero(axis))
+            traces = [curve(plots["sft"].dropna(subset=column), column, title, BLUE)]
+            figures[name] = figure(name, traces, "step", title, x_axis=_from_zero(plots["sft"]["step"].max()))
     for name, (column, title) in _OF_STEPS.items():
         if column in reward and reward[column].notna().any():
             mean = reward.assign(**{column: smoothed(reward[column])})

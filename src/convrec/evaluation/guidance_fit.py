@@ -15,15 +15,8 @@ from convrec.evaluation.evaluation import Evaluation
 
 logger = logging.getLogger(__name__)
 
-_SCALES = (
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    4.0,
-    8.0,
-    16.0,
-)  # of the weights that suit the evidence alone; 16 all but silences a model
+# Of the weights that suit the evidence alone; 16 all but silences a model.
+_SCALES = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0)
 
 
 class GuidanceFit(NamedTuple):

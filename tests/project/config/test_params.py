@@ -45,6 +45,10 @@ def test_every_profile_is_valid(name, tmp_path):
         ({"common__domain__item": "{movie}"}, "common.domain.item = '{movie}': string should match pattern"),
         ({"sft__max_length": 84}, "sft.max_length = 84 has no room for a list; give 85"),
         ({"sft__lists": "teacher"}, "sft.lists = 'teacher': input should be 'remap', 'reflect',"),
+        (
+            {"evaluate__constrained": False},
+            "evaluate.constrained = false: free lists are titles as text; set common.item",
+        ),
         ({"sft__likes": False}, "likes = false and demonstration_weight = 0.0 leave nothing to learn; change one of"),
         ({"data__test_period": "2022-12-01"}, "data.test_period: '2022-12-01' is neither a month nor"),
         ({"data__test_period": None}, "data: set both validation_period and test_period, or set both"),

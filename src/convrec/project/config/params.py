@@ -202,6 +202,15 @@ class Params(Section):
         }
 
     @model_validator(mode="after")
+    def _lists_in_one_pass_are_constrained(self) -> "Params":
+        for name, section in (("evaluate", self.evaluate), ("rank_grpo", self.rank_grpo)):
+            if self.common.item_tokens and not section.constrained:
+                raise ValueError(
+                    f"{name}.constrained = false: free lists are titles as text; set common.item_tokens to false"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _sft_holds_a_prompt(self) -> "Params":
         needed = LEAST_PROMPT + self.common.list_length + 1  # a line is a token or more
         if self.sft.max_length < needed:
