@@ -30,8 +30,9 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import distinct_prompts, read_prompts, read_rows
+from convrec.data.conversations import read_prompts, read_rows
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
@@ -85,12 +86,11 @@ def score_baselines() -> None:
     options = Options.of(**params.baseline_options())
     report("read", time.process_time())
     before = time.process_time()
-    evidence = Evidence.fit(train, catalog, options.embedder, **params.evidence_options())
-    evidence.terms(distinct_prompts(validation, params.guidance.fit_prompts), without_own=False, earlier=False)
-    del evidence
+    evidence = Evidence.fit(train, catalog, options.embedder, **params.evidence.model_dump())
+    guide = Guidance.fit(evidence, train, validation, common.list_length, params.evidence_embedder())
     report("evidence", time.process_time() - before)
     before = time.process_time()
-    for name, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options):
+    for name, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options, guide):
         if isinstance(answers, Answers):
             texts = {row["prompt_id"]: text for row, text in zip(prompts, answers.lists, strict=True)}
             score_lists(texts, rows, catalog, common.list_length, common.cutoffs)

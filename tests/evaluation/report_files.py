@@ -52,12 +52,11 @@ def _scores(value, cutoffs):
 
 def _demonstration_metrics(cutoffs):
     steps = {step: _scores(0.25, cutoffs) for step in STEP_COLUMNS}
-    alone = {name: _scores(0.125, cutoffs) for name in ("popularity", "neighbours", "item_knn")}
     kinds = {"exact": 0.8, "normalised": 0.0625, "fuzzy": 0.025, "truncated": 0.0125}
     return {
         "train_prompts": 2,
-        "held_out": {"rows": 3, "prompts": 2, **steps, "alone": alone},
-        "validation": {"rows": 3, "prompts": 2, **steps, "alone": alone},
+        "held_out": {"rows": 3, "prompts": 2, **steps},
+        "validation": {"rows": 3, "prompts": 2, **steps},
         "train_answers": {"empty": 0.0, "fewer": 0.125, "exact": 0.875, "more": 0.0},
         "train_titles": {"mentions": 1234.0, "before": 0.8, "after": 0.9, **kinds},
         "train_sources": {**kinds, "semantic": 0.05, "collaborative": 0.05},

@@ -51,6 +51,11 @@ class Named(NamedTuple):
             disliked += [(place, index) for index in others]
         return cls(*(_matrix(cells, len(prompts), len(catalog)) for cells in (liked, disliked)))
 
+    @property
+    def both(self) -> sparse.csr_array:
+        """The liked and the disliked items side by side. Shape: (B, 2C)."""
+        return sparse.hstack([self.liked, self.disliked], format="csr")
+
     def part(self, rows: slice) -> "Named":
         """Return what a slice of the prompts names."""
         return Named(self.liked[rows], self.disliked[rows])
@@ -85,13 +90,6 @@ class Likes(NamedTuple):
                 first[place, index] = min(month, first.get((place, index), month))
         months = np.array([first[cell] for cell in sorted(first)], dtype=str)
         return cls(_matrix(list(first), len(people), len(catalog)), people, months)
-
-    def before(self, month: str) -> "Likes":
-        """Return the likes that were told before a month; the people stay."""
-        kept = self.months < month
-        rows, columns = self.matrix.nonzero()
-        cells = (np.ones(kept.sum(), dtype=np.float32), (rows[kept], columns[kept]))
-        return Likes(sparse.csr_array(cells, shape=self.matrix.shape), self.people, self.months[kept])
 
     def own(self, prompts: Sequence[Row]) -> sparse.csr_array:
         """Return the likes of each prompt's person, none for one who is not among the people. Shape: (B, C)."""
@@ -204,27 +202,16 @@ class Ease:
         # It is symmetric, and in the order of rows a sparse matrix multiplies it without a copy.
         self._inverse = linalg.inv(gram, overwrite_a=True, check_finite=False, assume_a="pos").T
 
-    def scores(self, named: Named, dislike_weight: float = 0.0, without: sparse.csr_array | None = None) -> np.ndarray:
-        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32.
-
-        `without` holds the likes of one person a prompt. The prompt is scored as by a model that was fitted without
-        them: the inverse changes by the Sherman-Morrison formula.
-        """
+    def scores(self, named: Named, dislike_weight: float = 0.0) -> np.ndarray:
+        """Return W B, W being 1 for liked named items and -`dislike_weight` for disliked. Shape: (B, C), float32."""
         weights = named.weighted(dislike_weight)[:, self._items]
         scores = np.zeros((weights.shape[0], self._num_items), dtype=np.float32)
         diagonal = np.diag(self._inverse)
         size = max(1, _CELLS // max(1, len(self._items)))
         for start in range(0, len(scores), size):
             part = weights[start : start + size]
-            products, norms = part @ self._inverse, diagonal
-            if without is not None:
-                own = without[start : start + size][:, self._items]
-                changes = own @ self._inverse  # x P, and P is symmetric
-                left = 1 - own.multiply(changes).sum(axis=1)
-                products = products + (part.multiply(changes).sum(axis=1) / left)[:, None] * changes
-                norms = diagonal + changes**2 / left[:, None]
             # w_j - (w P)_j / P_jj, which is w B, of the items in the model
-            scores[start : start + size, self._items] = part.toarray() - products / norms
+            scores[start : start + size, self._items] = part.toarray() - part @ self._inverse / diagonal
         return scores
 
 

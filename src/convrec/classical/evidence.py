@@ -1,7 +1,7 @@
 """Evidence about what people will like, as scores of prompts: likes of similar people, and the texts of the items.
 
-Each term but popularity is the logarithm of a share p of the evidence, log(p + 0.001) up to a constant: the weighted
-sum of such terms is a log-linear pool of distributions over the catalog. Related: CRAG (Zhu et al., WWW 2025), which
+Most terms are the logarithm of a share p of the evidence, log(p + 0.001) up to a constant: the weighted sum of such
+terms is a log-linear pool of distributions over the catalog. Related: CRAG (Zhu et al., WWW 2025), which
 retrieves collaboratively for an LLM.
 """
 
@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -21,22 +22,22 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from convrec.classical.collaborative import Ease, ItemKnn, Likes, Named
+from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.neighbours import Neighbours, product
 from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
-from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of, transcript
+from convrec.data.catalog import Catalog, short_values
+from convrec.data.conversations import Row, month_of, person_key, transcript
 from convrec.data.row_wishes import wishes_of
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-COLLABORATIVE = ("popularity", "neighbours", "item_knn", "ease")
-EVIDENCE = (*COLLABORATIVE, "content", "words", "wishes")
+Kind = Literal["popularity", "recent", "neighbours", "item_knn", "content", "fields", "words", "encoder", "wishes"]
+EVIDENCE: tuple[Kind, ...] = get_args(Kind)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
-_REGULARIZATION = 300.0  # of EASE
 _LARGEST = 10**9  # of a number in a file
+_DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
 
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
@@ -94,7 +95,7 @@ class _Settings(Saved):
 class Evidence:
     """The evidence that training rows give about prompts: vectors of conversations and likes, no texts.
 
-    `number` conversations vote for a prompt, and `kept` items of it have a score by each kind but popularity.
+    `number` conversations vote for a prompt, and `kept` items of it have a score by each kind that is a share.
     """
 
     catalog: Catalog
@@ -103,8 +104,8 @@ class Evidence:
     number: int
     kept: int
     device: str = "cpu"
-    _models: dict[str, ItemKnn | Ease] = field(default_factory=dict)  # those of all months
     _texts: list[tuple[Embedder, Any]] = field(default_factory=list)  # of the items, once they are needed
+    _recents: dict[int, np.ndarray] = field(default_factory=dict)  # the likes before a month, weighed
 
     @classmethod
     def fit(
@@ -132,7 +133,7 @@ class Evidence:
             **(_csr("vectors", vectors) if sparse.issparse(vectors) else {"vectors": np.ascontiguousarray(vectors)}),
             **_csr("liked", voters.liked),
             "voters": voters.people,
-            "voted": _numbers(voters.months),
+            **_csr("named", voters.named),
             **_csr("likes", likes.matrix),
             "people": np.array(list(likes.people), dtype=np.int64),
             "liked_in": _numbers(likes.months),
@@ -154,11 +155,11 @@ class Evidence:
             with safe_open(path, "numpy") as file:
                 settings = _Settings.model_validate_json((file.metadata() or {})["settings"])
             _check_values(arrays)
-            liked, matrix = _matrix_of(arrays, "liked"), _matrix_of(arrays, "likes")
+            liked, matrix, named = (_matrix_of(arrays, name) for name in ("liked", "likes", "named"))
             vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
-            _check_sizes(arrays, vectors, liked, matrix)
+            _check_sizes(arrays, vectors, liked, matrix, named)
             people = {person: place for place, person in enumerate(arrays["people"].tolist())}
-            months, voted = _months(arrays["liked_in"]), _months(arrays["voted"])
+            months = _months(arrays["liked_in"])
             made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
         if made is None and embedder is None:
             raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
@@ -171,68 +172,100 @@ class Evidence:
             columns = np.array([places.get(key, -1) for key in arrays["items"].tolist()], dtype=np.int64)
             liked, _ = _moved(liked, np.empty(liked.nnz), columns, len(catalog))
             matrix, months = _moved(matrix, months, columns, len(catalog))
-        voters = Neighbours(made, vectors, liked, arrays["voters"], voted)
+            both = np.concatenate((columns, np.where(columns < 0, -1, columns + len(catalog))))
+            named, _ = _moved(named, np.empty(named.nnz), both, 2 * len(catalog))
+        voters = Neighbours(made, vectors, liked, arrays["voters"], named)
         return cls(catalog, voters, Likes(matrix, people, months), settings.number, settings.kept, device)
 
-    def terms(
-        self, prompts: Sequence[Row], *, without_own: bool, earlier: bool, kinds: Sequence[str] = EVIDENCE
-    ) -> dict[str, Scores]:
+    def terms(self, prompts: Sequence[Row], *, without_own: bool, kinds: Sequence[str] = EVIDENCE) -> dict[str, Scores]:
         """Return the scores of the prompts by each kind of evidence. Shape: (B, C) each.
 
         - `neighbours`: the share of the votes of the most similar conversations.
-        - `item_knn`, `ease`: the share of the summed similarities to the items that the prompt names as liked.
+        - `item_knn`: the share of the summed similarities to the items that the prompt names as liked.
         - `popularity`: how many people like an item.
+        - `recent`: the likes of an item before the prompt's month, a quarter as much for each month of age.
         - `content`: the share of the cosines of an item's text with those of the items that the prompt names as liked.
+        - `fields`: the share of the cosines of an item's short values, such as genres, with those of the liked items.
         - `words`: the share of the cosines of an item's text with the words of the conversation.
+        - `encoder`: the share of the predictions of a regression on the words and the named items (see `Encoder`).
         - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits. They are read from
           its messages, unless the prompt has them as `wishes`.
 
-        `without_own` leaves out what the prompt's person said and liked, `earlier` what is not of an earlier month.
+        `without_own` leaves out what the prompt's person said and liked.
         """
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
-        found: dict[str, Scores] = {}
-        blocks = list(row_blocks(len(prompts), len(self.catalog)))
+        named = Named.of(prompts, self.catalog)
+        own = self.likes.own(prompts) if without_own else sparse.csr_array((len(prompts), len(self.catalog)))
+        shares: dict[str, Callable[[slice], np.ndarray]] = {}
         if "neighbours" in kinds:
-            nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own, earlier=earlier)
-            votes = [log_shares(nearest.votes(part, self.number), self.kept) for part in blocks]
-            found["neighbours"] = sparse_scores(sparse.vstack(votes, format="csr"), self.device)
-        for kind, queries in self._queries(prompts, kinds).items():
-            items = self._item_texts()[1]
-            shares = [log_shares(product(queries[part], items), self.kept) for part in blocks]
-            found[kind] = sparse_scores(sparse.vstack(shares, format="csr"), self.device)
-        months = np.array([month_of(row) if earlier else "" for row in prompts], dtype=str)
-        order = np.argsort(months, kind="stable")
-        similar: dict[str, list[sparse.csr_array]] = {kind: [] for kind in ("item_knn", "ease") if kind in kinds}
-        popular, own = [], []
-        for month in np.unique(months):
-            rows = [prompts[i] for i in np.flatnonzero(months == month)]
-            likes = self.likes.before(month) if earlier else self.likes
-            theirs = likes.own(rows) if without_own else sparse.csr_array((len(rows), likes.matrix.shape[1]))
-            for kind, parts in similar.items():
-                model = self._model(kind, month, likes)
-                for part in row_blocks(len(rows), len(self.catalog)):
-                    named = Named.of(rows[part], self.catalog)
-                    scores = model.scores(named, without=theirs[part] if without_own else None)
-                    parts.append(log_shares(scores, self.kept))
-                if len(rows) > BLOCK:
-                    logger.info("%s: %d prompts%s", kind, len(rows), f" of {month}" if month else "")
-            counts = likes.matrix.sum(axis=0)
-            popular.append(np.log1p(counts))
-            theirs.data = np.log(counts[theirs.indices] / (counts[theirs.indices] + 1)).astype(np.float32)
-            own.append(theirs)
-        back = np.argsort(order, kind="stable")
-        for kind, parts in similar.items():
-            found[kind] = sparse_scores(sparse.vstack(parts, format="csr")[back], self.device)
+            nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own)
+            shares["neighbours"] = partial(nearest.votes, neighbours=self.number)
+        if "item_knn" in kinds:
+            shares["item_knn"] = lambda part: self._item_knn.scores(
+                named.part(part), without=own[part] if without_own else None
+            )
+        if "encoder" in kinds:
+            people = [person_key(row) for row in prompts] if without_own else [-1] * len(prompts)
+            shares["encoder"] = lambda part: self.neighbours.encoder.scores(
+                self.neighbours.embed(prompts[part]), named.part(part).both, people[part]
+            )
+        for kind, (queries, items) in self._queries(prompts, named, kinds).items():
+            shares[kind] = partial(_cosines, queries, items)
+        found: dict[str, Scores] = {}
+        for kind, values in shares.items():
+            blocks = row_blocks(len(prompts), len(self.catalog))
+            parts = [log_shares(values(part), self.kept) for part in blocks]
+            found[kind] = sparse_scores(sparse.vstack(parts, format="csr"), self.device)
+            if len(prompts) > BLOCK:
+                logger.info("%s: %d prompts", kind, len(prompts))
         if "popularity" in kinds:
-            of_month = np.unique(months, return_inverse=True)[1]
-            chosen = np.eye(len(popular), dtype=np.float32)[of_month]
-            table = np.array(popular, dtype=np.float32).T
-            left_out = sparse.vstack(own, format="csr")[back]
-            found["popularity"] = Scores(chosen, table, left_out, device=self.device)
+            counts = self.likes.matrix.sum(axis=0)
+            left_out = own.copy()
+            left_out.data = np.log(counts[own.indices] / (counts[own.indices] + 1)).astype(np.float32)
+            found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), np.log1p(counts)[None], left_out)
+        if "recent" in kinds:
+            found["recent"] = self._recent(prompts, without_own)
         if "wishes" in kinds:
             found["wishes"] = self._preferred(prompts)
         return {kind: found[kind] for kind in kinds}
+
+    def _by_row(self, rows: np.ndarray, table: np.ndarray, bonus: sparse.csr_array) -> Scores:
+        """Return the scores that have a row of a table (rows, C) for each prompt, with a bonus."""
+        chosen = np.eye(len(table), dtype=np.float32)[rows]
+        return Scores(chosen, table.T.astype(np.float32), bonus, device=self.device)
+
+    @cached_property
+    def _item_knn(self) -> ItemKnn:
+        return ItemKnn(self.likes.matrix)
+
+    @cached_property
+    def _told(self) -> np.ndarray:
+        """The months of the likes as numbers that rise by 1 from each to the next, 0 for none. Shape: (likes,)."""
+        return _places(self.likes.months)
+
+    def _recent(self, prompts: Sequence[Row], without_own: bool) -> Scores:
+        likes, told, size = self.likes.matrix, self._told, len(self.catalog)
+        after = told.max(initial=0) + 1  # the month of a later prompt, and of one without a date
+        asked = _places(np.array([month_of(row) for row in prompts], dtype=str))
+        asked = np.where((asked > 0) & (asked < after), asked, after)
+
+        def weights(told: np.ndarray, asked: Any) -> np.ndarray:
+            return np.where((told > 0) & (told < asked), _DECAY ** np.maximum(asked - told - 1.0, 0), 0)
+
+        months, of_month = np.unique(asked, return_inverse=True)
+        for month in set(months.tolist()) - set(self._recents):
+            self._recents[month] = np.bincount(likes.indices, weights(told, month), size)
+        table = np.array([self._recents[month] for month in months.tolist()]).reshape(-1, size)
+        left_out = sparse.csr_array((len(prompts), size), dtype=np.float32)
+        if without_own:
+            dated = sparse.csr_array((told.astype(np.float32), likes.indices, likes.indptr), shape=likes.shape)
+            left_out = self.likes._replace(matrix=dated).own(prompts)
+            rows = np.repeat(np.arange(len(prompts)), np.diff(left_out.indptr))
+            whole = table[of_month[rows], left_out.indices]
+            rest = whole - weights(left_out.data, asked[rows])
+            left_out.data = (np.log1p(rest) - np.log1p(whole)).astype(np.float32)
+        return self._by_row(of_month, np.log1p(table), left_out)
 
     def _preferred(self, prompts: Sequence[Row]) -> Scores:
         size = len(self.catalog)
@@ -259,26 +292,40 @@ class Evidence:
             self._texts.append((embedder, vectors if isinstance(vectors, np.ndarray) else vectors.tocsr()))
         return self._texts[0]
 
-    def _queries(self, prompts: Sequence[Row], kinds: Sequence[str]) -> dict[str, Any]:
-        """Return the vectors with which the texts of items are compared. Shape: (B, D) each."""
-        queries: dict[str, Any] = {}
+    def _queries(self, prompts: Sequence[Row], named: Named, kinds: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+        """Return vectors of prompts, and of items that are compared with them. Shape: (B, D) and (D, C) each."""
+        queries: dict[str, tuple[Any, Any]] = {}
+        means = (sparse.diags_array(1 / np.maximum(named.liked.sum(axis=1), 1)) @ named.liked).T.tocsr()
         if "content" in kinds:
-            liked = Named.of(prompts, self.catalog).liked
-            means = sparse.diags_array(1 / np.maximum(liked.sum(axis=1), 1)) @ liked
-            queries["content"] = (self._item_texts()[1] @ means.T.tocsr()).T
+            queries["content"] = (self._item_texts()[1] @ means).T, self._item_texts()[1]
+        if "fields" in kinds:
+            vectors = self.catalog.once(_field_vectors)
+            queries["fields"] = (vectors @ means).T, vectors
         if "words" in kinds:
-            texts = [transcript(row["messages"]) for row in prompts]
-            queries["words"] = self._item_texts()[0].embed_conversations(texts)
-        return {kind: vectors.tocsr() if sparse.issparse(vectors) else vectors for kind, vectors in queries.items()}
+            embedder, vectors = self._item_texts()
+            queries["words"] = embedder.embed_conversations([transcript(row["messages"]) for row in prompts]), vectors
+        return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
 
-    def _model(self, kind: str, month: str, likes: Likes) -> ItemKnn | Ease:
-        """Return the fitted model of a kind; that of all months is kept."""
-        if month or kind not in self._models:
-            model = ItemKnn(likes.matrix) if kind == "item_knn" else Ease(likes.matrix, _REGULARIZATION)
-            if month:
-                return model
-            self._models[kind] = model
-        return self._models[kind]
+
+def _cosines(queries: Any, items: Any, part: slice) -> np.ndarray:
+    return product(queries[part], items)
+
+
+def _field_vectors(catalog: Catalog) -> sparse.csr_array:
+    """Return the items' short values, those of each field as a unit vector, rare ones the heaviest (values, C)."""
+    fields: dict[str, dict[str, list[int]]] = {}
+    for place, item in enumerate(catalog.items):
+        for name, values in short_values(item).items():
+            for value in dict.fromkeys(values):
+                fields.setdefault(name, {}).setdefault(value, []).append(place)
+    found = [sparse.csr_array((0, len(catalog)), dtype=np.float32)]
+    for places_of in fields.values():
+        own = list(places_of.values())
+        starts, places = np.cumsum([0, *map(len, own)]), np.concatenate(own)
+        weights = np.repeat(np.log1p(len(catalog) / np.diff(starts)), np.diff(starts))
+        lengths = np.sqrt(np.bincount(places, weights**2, len(catalog)))
+        found.append(sparse.csr_array((weights / lengths[places], places, starts), shape=(len(own), len(catalog))))
+    return sparse.vstack(found, format="csr").astype(np.float32)
 
 
 def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
@@ -312,12 +359,13 @@ def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
                 raise ValueError(f"{name} has {wrong[0]}")
 
 
-def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any) -> None:
+def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any, named: Any) -> None:
     """Raise `ValueError` where one part is of other conversations, people, likes or items than another."""
     people, (conversations, items) = len(set(arrays["people"].tolist())), liked.shape
-    sizes = {"items": items, "voters": conversations, "voted": conversations, "liked_in": matrix.nnz, "people": people}
+    sizes = {"items": items, "voters": conversations, "liked_in": matrix.nnz, "people": people}
     shapes: dict[str, tuple[Any, Any]] = {name: (arrays[name].shape, (size,)) for name, size in sizes.items()}
     shapes |= {"likes": (matrix.shape, (people, items)), "vectors": (vectors.shape[1:], (conversations,))}
+    shapes["named"] = named.shape, (conversations, 2 * items)
     for name, (found, expected) in shapes.items():
         if found != expected:
             raise ValueError(f"{name} has the shape {found}, not {expected}")
@@ -345,6 +393,12 @@ def _moved(
 def _numbers(months: np.ndarray) -> np.ndarray:
     """Return months as numbers, as in 202203; 0 is none."""
     return np.array([int(month.replace("-", "") or 0) for month in months.tolist()], dtype=np.int32)
+
+
+def _places(months: np.ndarray) -> np.ndarray:
+    """Return months as numbers that rise by 1 from each to the next; 0 is none."""
+    numbers = _numbers(months)
+    return numbers // 100 * 12 + numbers % 100
 
 
 def _months(numbers: np.ndarray) -> np.ndarray:

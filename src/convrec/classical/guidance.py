@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,15 +11,19 @@ import numpy as np
 from pydantic import Field
 from scipy.optimize import isotonic_regression
 
+from convrec.classical.combine import closed_items, count_positives, fit_weights
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, Evidence, Saved, above_next, intact
-from convrec.classical.scores import WeightedSum
+from convrec.classical.evidence import EVIDENCE, Evidence, Kind, Saved, above_next, intact
+from convrec.classical.gate import Context, Gated, fit_gate
+from convrec.classical.scores import Blocks
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row
+from convrec.data.conversations import Row, distinct_prompts, person_key
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
 _EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
 _LARGEST = 1e6  # of a weight; those that are fitted are far below
+_FITTED, _VALIDATED = 3000, 2000  # prompts of training and of validation that the weights are fitted to, at most
+_GATE = "gate"  # beside the kinds of evidence
 _SHOWINGS = 2.0  # of an item to a person, which count at most
 
 
@@ -74,21 +78,67 @@ class _Embedder(Saved):
 
 
 class _Settings(Saved):
-    weights: dict[str, Annotated[float, Field(ge=0, le=_LARGEST)]]
+    weights: dict[Kind, Annotated[float, Field(ge=0, le=_LARGEST)]]
     embedder: _Embedder
+    context: dict[str, Context]
 
 
 @dataclass(frozen=True)
 class Guidance:
     """Evidence and the weight of each of its kinds: log w(item) = sum of weight times score, of the best items.
 
-    All but the `kept` best items of a prompt count as the next one. Without weights there is no guidance.
+    With a `context` these are the weights of a prompt in the mean, and they change from prompt to prompt (see `gate`).
+    As `fit` finds them, w is in proportion to the probability that the person likes the item. All but the `kept` best
+    items of a prompt count as the next one. Without weights there is no guidance.
     """
 
     evidence: Evidence
     weights: Mapping[str, float]
     embedder: Mapping[str, Any]  # arguments of `make_embedder`
+    context: Mapping[str, Context] = field(default_factory=dict)
     live: np.ndarray | None = None  # (C,), what feedback adds to the log weights; in a service, never saved
+
+    @classmethod
+    def fit(
+        cls,
+        evidence: Evidence,
+        train: Sequence[Row],
+        validation: Sequence[Row],
+        list_length: int,
+        embedder: Mapping[str, Any],
+    ) -> "Guidance":
+        """Return the guidance whose weights suit what people liked: those of training, then those of validation.
+
+        The evidence was made of `train`, so what a training prompt's own person said and liked is left out. To the
+        log w that suits these prompts, times a factor, validation adds a constant weight of each kind. So validation
+        chooses between what holds within training and what holds after it. Lists of `list_length` items keep the
+        wishes (see `closed_items`).
+        """
+        catalog, prompts = evidence.catalog, distinct_prompts(train, _FITTED)
+        people = {row["prompt_id"]: person_key(row) for row in prompts}
+        own = [row for row in train if people.get(row["prompt_id"]) == person_key(row)]
+        weights, context = fit_gate(
+            evidence.terms(prompts, without_own=True),
+            count_positives(own, prompts, catalog),
+            closed_items(prompts, catalog, list_length),
+            np.array(list(people.values())),
+        )
+        asked = distinct_prompts(validation, _VALIDATED)
+        terms: dict[str, Blocks] = dict(evidence.terms(asked, without_own=False))
+        positives, closed = count_positives(validation, asked, catalog), closed_items(asked, catalog, list_length)
+        both = {_GATE: Gated(terms, weights, context), **terms}
+        fitted = fit_weights(both, {_GATE: 1.0}, positives, closed, np.arange(len(asked)), list_length).values
+        gated = cls(evidence, weights, embedder, context).times(fitted.pop(_GATE))
+        return replace(gated, weights={kind: gated.weights[kind] + added for kind, added in fitted.items()})
+
+    def times(self, factor: float) -> "Guidance":
+        """Return the guidance with log w times a factor."""
+        context = {
+            kind: own.model_copy(update={"slopes": {name: factor * slope for name, slope in own.slopes.items()}})
+            for kind, own in self.context.items()
+            if factor
+        }
+        return replace(self, weights={kind: factor * own for kind, own in self.weights.items()}, context=context)
 
     @classmethod
     def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
@@ -103,9 +153,10 @@ class Guidance:
             settings = _Settings.model_validate_json((folder / _SETTINGS).read_bytes())
         if not any(settings.weights.values()):
             return None
-        embedder = settings.embedder.model_dump()
-        make = partial(make_embedder, [], **embedder, device=device)
-        return cls(Evidence.load(folder / _EVIDENCE, catalog, make, device), settings.weights, embedder)
+        saved = settings.model_dump()
+        make = partial(make_embedder, [], **saved["embedder"], device=device)
+        evidence = Evidence.load(folder / _EVIDENCE, catalog, make, device)
+        return cls(evidence, saved["weights"], saved["embedder"], settings.context)
 
     def __call__(self, prompts: Sequence[Row]) -> list[LogWeights]:
         """Return the log weights of prompts, as a `Guide`."""
@@ -122,39 +173,41 @@ class Guidance:
 
     def save(self, folder: Path) -> None:
         """Write the guidance to a folder; without weights, nothing that people said or liked."""
-        save_settings(folder, self.weights, self.embedder)
+        folder.mkdir(parents=True, exist_ok=True)
+        context = {kind: own.model_dump() for kind, own in self.context.items()}
+        settings = {"weights": dict(self.weights), "embedder": dict(self.embedder), "context": context}
+        (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
         if any(self.weights.values()):
             self.evidence.save(folder / _EVIDENCE)
 
     def log_weights(self, prompts: Sequence[Row], *, without_own: bool = False) -> list[LogWeights]:
         """Return the logarithm of the weight of each prompt's items; `without_own` is as in `Evidence.terms`."""
-        kinds = [kind for kind in EVIDENCE if self.weights.get(kind)]
-        if not kinds or not prompts:
+        if not (any(self.weights.values()) and prompts):
             return [NO_GUIDANCE] * len(prompts)
-        terms = self.evidence.terms(prompts, without_own=without_own, earlier=False, kinds=kinds)
-        total = WeightedSum([terms[kind] for kind in kinds], [self.weights[kind] for kind in kinds])
-        return as_log_weights(total, self.evidence.kept, self.live)
+        return as_log_weights(self.total(prompts, without_own=without_own), self.evidence.kept, self.live)
+
+    def total(self, prompts: Sequence[Row], *, without_own: bool = False) -> Gated:
+        """Return log w of all items of the prompts, up to a constant. Shape: (B, C)."""
+        kinds = list(filter(self.uses, EVIDENCE)) or EVIDENCE[:1]
+        return Gated(self.evidence.terms(prompts, without_own=without_own, kinds=kinds), self.weights, self.context)
+
+    def uses(self, kind: str) -> bool:
+        """Return whether a kind of evidence has a weight for some prompts."""
+        return bool(self.weights.get(kind)) or kind in self.context
 
     def likers(self, prompts: Sequence[Row]) -> list[dict[int, int]]:
         """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
-        if not self.weights.get("neighbours"):
+        if not self.uses("neighbours"):
             return [{} for _ in prompts]
         return self.evidence.neighbours.likers(prompts, self.evidence.number)
 
 
-def save_settings(folder: Path, weights: Mapping[str, float], embedder: Mapping[str, Any]) -> None:
-    """Write the weights and the embedder of a guidance to a folder; weights of 0 are no guidance, without evidence."""
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = {"weights": dict(weights), "embedder": dict(embedder)}
-    (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def load_guide(folder: Path | None, catalog: Catalog) -> Guidance | None:
+def load_guide(folder: Path | None, catalog: Catalog, device: str = "cpu") -> Guidance | None:
     """Return the guidance in a folder as the guide of lists, None where there is none."""
-    return None if folder is None else Guidance.load(folder, catalog)
+    return None if folder is None else Guidance.load(folder, catalog, device)
 
 
-def as_log_weights(scores: WeightedSum, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:
+def as_log_weights(scores: Blocks, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:
     """Return the best items' scores of each prompt, with a bonus of the items (C,), less that of the next one.
 
     Where the best is more than `LARGEST_LOG`, all are lowered in proportion, so that their order stays.

@@ -10,10 +10,10 @@ from scipy import sparse
 
 from convrec.classical.combine import Weights, closed_items, fit_weights
 from convrec.classical.embedding import Embedder
-from convrec.classical.evidence import COLLABORATIVE, Evidence
+from convrec.classical.guidance import Guidance
 from convrec.classical.scores import Blocks, WeightedSum, sparse_scores, top_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, is_before, transcript
+from convrec.data.conversations import Row, transcript
 from convrec.data.parsing import Entry, format_list
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.grounding import Grounder
@@ -113,30 +113,25 @@ class Combined(NamedTuple):
 
 def combine(
     grounded: dict[str, Grounded],
-    rows: dict[str, list[Row]],
     positives: sparse.csr_array,
     fitted: np.ndarray,
-    evidence: Evidence | None,
+    guide: Guidance | None,
     list_length: int,
     device: str,
 ) -> Combined:
-    """Return the scores with the evidence of the training rows, with the weights that suit the `fitted` prompts best.
+    """Return the scores with those of the guide, with the weights that suit the `fitted` training prompts best.
 
-    A training prompt's own person gives no evidence about it. Where all of training is before validation, neither does
-    what is not of an earlier month. Validation prompts have all of training. Without evidence the sum is s_reflect.
+    A training prompt's own person gives no evidence about it. Without a guide the sum is s_reflect.
     """
     terms: dict[str, dict[str, Blocks]] = {
         name: {"remap": split.remapped.scores, "ratings": sparse_scores(split.reflected.ratings, device)}
         for name, split in grounded.items()
     }
-    if evidence is None:
+    if guide is None:
         return Combined(terms, Weights(REFLECTED, None, None))
-    earlier = is_before(rows["train"], rows["validation"])
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
-        is_train = name != "validation"  # train, and its variants
-        rules = {"without_own": is_train, "earlier": is_train and earlier}
-        terms[name] |= evidence.terms(split.prompts, **rules, kinds=COLLABORATIVE)
+        terms[name]["evidence"] = guide.total(split.prompts, without_own=name != "validation")  # train and its variants
     train = grounded["train"]
     return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.closed, fitted, list_length))
 
@@ -144,16 +139,3 @@ def combine(
 def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:
     """Return the lists of these items, best first; -1 is none. Shape: top (prompts, N)."""
     return [format_list([str(catalog.items[i]) for i in row if i >= 0]) for row in top.tolist()]
-
-
-def evidence_lists(
-    terms: dict[str, Blocks], closed: Sequence[Sequence[int]], catalog: Catalog, list_length: int
-) -> dict[str, list[str]]:
-    """Return the lists of each kind of collaborative evidence alone; nothing without the evidence."""
-    if "popularity" not in terms:
-        return {}
-    found = {}
-    for name in COLLABORATIVE:
-        scores = WeightedSum([terms[name], terms["popularity"]], [1.0, 1e-6])  # equal ones go by popularity
-        found[name] = list_texts(top_items(scores, list_length, closed)[0], catalog)
-    return found

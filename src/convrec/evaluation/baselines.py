@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named
-from convrec.classical.combine import closed_items, count_positives, fit_weights
+from convrec.classical.combine import closed_items, count_positives
 from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
-from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
-from convrec.classical.scores import WeightedSum, best_columns, row_blocks
+from convrec.classical.scores import best_columns, row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, read_rows, truths
 from convrec.data.matching import judge, make_target
@@ -33,6 +33,7 @@ from convrec.evaluation.metrics import ndcg
 from convrec.project.atomic import write_text
 from convrec.project.code import code_files, make_key
 from convrec.project.device import pick_device
+from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS, Paths
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,6 @@ class Options:
     cutoff: int  # hyper-parameters are chosen by NDCG@cutoff on the validation split
     embedder: Callable[[Sequence[str]], Embedder]  # for `neighbours`: fits an embedder to the training conversations
     seed: int
-    evidence: Mapping[str, Any]  # for `fusion`: `neighbours` and `kept` of `Evidence.fit`
-    evidence_embedder: Callable[[Sequence[str]], Embedder] | None = None  # for `fusion`; None: the same
     ordered: bool = False  # whether prompts name what was liked in order of time, which `sasrec` needs
 
     @classmethod
@@ -86,16 +85,10 @@ class Options:
         embedder: Mapping[str, Any],
         device: str,
         seed: int,
-        evidence_embedder: Mapping[str, Any],
-        evidence: Mapping[str, int],
         ordered: bool,
     ) -> "Options":
-        """Return the options with the largest cutoff; both embedders are arguments of `make_embedder`."""
-        embed, other = (
-            partial(make_embedder, **chosen, device=pick_device(device)) for chosen in (embedder, evidence_embedder)
-        )
-        is_same = embedder["name"] == evidence_embedder["name"]
-        return cls(size, max(cutoffs), embed, seed, evidence, None if is_same else other, ordered)
+        """Return the options with the largest cutoff; `embedder` has arguments of `make_embedder`."""
+        return cls(size, max(cutoffs), partial(make_embedder, **embedder, device=pick_device(device)), seed, ordered)
 
 
 class Scorer(NamedTuple):
@@ -118,7 +111,8 @@ class Baselines:
     """The baselines of one training split: a method for each name in `systems.BASELINES`.
 
     A method returns the fitted baseline, or in words what it needs if the data lack it. Hyper-parameters are chosen on
-    `asked`, prompts of `validation`; `named` holds what they and the prompts to answer name.
+    `asked`, prompts of `validation`; `named` holds what they and the prompts to answer name, `guide` the evidence of
+    training.
     """
 
     rows: Sequence[Row]
@@ -127,6 +121,7 @@ class Baselines:
     catalog: Catalog
     options: Options
     named: Named
+    guide: Guidance | None
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -216,23 +211,17 @@ class Baselines:
 
         return Scorer(_SASREC, of)
 
-    def fusion(self) -> Scorer:
-        """Return the weighted evidence that guides the models' lists, without a model."""
-        sizes, embedder = self.options.evidence, self.options.evidence_embedder
-        voters = self.voters if embedder is None else Neighbours.fit(self.rows, self.catalog, embedder)
-        evidence = Evidence(self.catalog, voters, self.likes, sizes["neighbours"], sizes["kept"])
-        asked = self.asked
-        terms = evidence.terms(asked, without_own=False, earlier=False)
-        positives, size = count_positives(self.validation, asked, self.catalog), self.options.size
-        fitted = fit_weights(terms, {}, positives, closed_items(asked, self.catalog, size), np.arange(len(asked)), size)
+    def fusion(self) -> Scorer | str:
+        """Return the evidence that guides the models' lists, without a model."""
+        guide = self.guide
+        if guide is None:
+            return "evidence that has a weight"
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
-            found = terms if prompts is asked else evidence.terms(prompts, without_own=False, earlier=False)
-            return lambda part, **weights: (
-                WeightedSum([found[kind] for kind in weights], list(weights.values())).block(part).numpy()
-            )
+            total = guide.total(prompts)
+            return lambda part, **_: total.block(part).cpu().numpy()
 
-        return Scorer({kind: Axis((weight,)) for kind, weight in fitted.values.items()}, of)
+        return Scorer({kind: Axis((weight,)) for kind, weight in guide.weights.items()}, of)
 
     def _of_all(self, scores: np.ndarray) -> Scorer:
         """Return the scorer of a baseline whose scores do not depend on the prompt."""
@@ -300,15 +289,20 @@ def kept_baselines(
     """
     parameters = {
         "prompts": [row["prompt_id"] for row in prompts],
-        "options": {**options, "device": pick_device(options["device"])},
+        "options": {**options, "device": (device := pick_device(options["device"]))},
     }
     embedder = Path(options["embedder"]["name"])  # a folder, or a name
     inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog, *([embedder] * embedder.is_dir())]
+    inputs += sorted(paths.evidence.glob("*"))
     file = CHECKPOINTS / "baselines" / f"{make_key(parameters, inputs, code_files([__name__]), _LIBRARIES)}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
         train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
-        for name, answers in baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options)):
+        if not paths.evidence.is_dir():  # without it the strongest baseline would be passed over in silence
+            raise InputError(f"{paths.evidence}: no evidence yet; run `dvc repro evidence` first")
+        guide = Guidance.load(paths.evidence, catalog, device)
+        found = baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options), guide)
+        for name, answers in found:
             kept[name] = answers
             write_text(file, json.dumps(kept))  # a run that is interrupted goes on with the next baseline
     return {name: kept[name] if isinstance(kept[name], str) else Answers(*kept[name]) for name in names}
@@ -321,6 +315,7 @@ def baseline_lists(
     prompts: Sequence[Row],
     catalog: Catalog,
     options: Options,
+    guide: Guidance | None,
 ) -> Iterator[tuple[str, Answers | str]]:
     """Yield each name and its baseline's lists for the prompts; in words what it needs, if the data lack it.
 
@@ -330,7 +325,7 @@ def baseline_lists(
     asked = distinct_prompts(validation, _VALIDATION_PROMPTS)
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
-    baselines = Baselines(train, validation, asked, catalog, options, Named.of([*asked, *prompts], catalog))
+    baselines = Baselines(train, validation, asked, catalog, options, Named.of([*asked, *prompts], catalog), guide)
     closed = [closed_items(own, catalog, options.size) for own in (asked, prompts)]
     targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
     num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"

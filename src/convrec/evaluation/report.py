@@ -121,7 +121,6 @@ def render_report(
         start=start,
         lists_per_step=math.prod(parameters[f"rank_grpo.{name}"] for name in batch),
         step_names=DEMONSTRATION_STEPS,
-        evidence_names={key: SYSTEMS[key] for key in ("popularity", "neighbours", "item_knn")},
         gains=gains,
         paired={"ones": list(ones), "others": list(dict.fromkeys(other for _, other in gains if other in served))},
         baselines={

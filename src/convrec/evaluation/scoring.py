@@ -120,14 +120,13 @@ def step_scores(
     chosen: np.ndarray,
     prompts: Sequence[Row],
     lists: Mapping[str, Sequence[str]],
-    alone: Mapping[str, Sequence[str]],
     rows: Sequence[Row],
     catalog: Catalog,
     num_ranks: int,
     cutoffs: Sequence[int],
     seed: int,
 ) -> dict[str, Any]:
-    """Return the scores of demonstrations, for the chosen prompts, after each step and of each evidence term alone.
+    """Return the scores of demonstrations, for the chosen prompts, after each step.
 
     They are means over the prompts' rows, with intervals at the largest cutoff.
     """
@@ -143,5 +142,4 @@ def step_scores(
             intervals[metric] = {"low": interval.low, "high": interval.high}
         return {**mean_scores(scores), "intervals": intervals}
 
-    steps, single = ({name: scores_of(texts) for name, texts in of.items()} for of in (lists, alone))
-    return {"rows": len(rows), "prompts": len(wanted), **steps, "alone": single}
+    return {"rows": len(rows), "prompts": len(wanted), **{name: scores_of(texts) for name, texts in lists.items()}}

@@ -37,7 +37,7 @@ from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
 from convrec.training.callbacks import read_history
 from convrec.training.launch import LOG, SUPERVISED
 
-STAGES = ("base_model", "sft", "guidance", "rank_grpo", "evaluate")
+STAGES = ("base_model", "evidence", "sft", "guidance", "rank_grpo", "evaluate")
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
 _NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", LOG, "DVC_STAGE"}

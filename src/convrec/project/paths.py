@@ -56,6 +56,7 @@ class Paths:
         self.world = self.processed / "world.parquet"  # the oracle's lists and the users' tastes of the embedded world
         self.quarantine = self.processed / "quarantine.parquet"
         self.demonstrations = root / "data" / "demonstrations"
+        self.evidence = root / "models" / "evidence"
         self.guidance = root / "models" / "guidance"
         self.predictions = root / "predictions"
         self.report = root / "reports" / "report.html"

@@ -126,7 +126,7 @@ class Translator:
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        if not (isinstance(guide, Guidance) and guide.weights.get("wishes")):
+        if not (isinstance(guide, Guidance) and guide.uses("wishes")):
             understood = [
                 [replace(wish, state="unweighted") if wish.state == "preferred" else wish for wish in own]
                 for own in understood

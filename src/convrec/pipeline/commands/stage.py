@@ -24,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 TEXTS = {
     "data": "Read, check and split conversations and catalog.",
+    "evidence": "Learn from training what people will like, as scores of the catalog.",
     "demonstrations": "Ground the teacher's lists in the catalog: Remap, Reflect, Adjust.",
     "base_model": "Create the embedded model, or download the base model.",
     "sft": "Train the model on the demonstrations.",
-    "guidance": "Fit the weights of the evidence that guides lists.",
+    "guidance": "Fit the weight of the evidence that guides the model's lists.",
     "rank_grpo": "Align the SFT model with what users liked.",
     "evaluate": "Score all systems on the test split.",
     "report": "Write the HTML report.",

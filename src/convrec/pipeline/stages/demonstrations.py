@@ -10,7 +10,7 @@ import pandas as pd
 
 from convrec.classical.combine import Weights, count_positives
 from convrec.classical.embedding import Embedder, make_embedder
-from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import load_guide
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
@@ -24,7 +24,7 @@ from convrec.demonstrations.quality import (
     popularity,
     split_figures,
 )
-from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, evidence_lists, list_texts
+from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
 from convrec.evaluation.scoring import step_scores
 from convrec.project.config.params import Params
@@ -51,7 +51,7 @@ def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
     number = round(len(order) * config.adjust.held_out)
-    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.collaborative.fit_prompts])
+    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
     learnt = np.setdiff1d(np.arange(len(order)), held_out)
     variants = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
     if variants:
@@ -111,7 +111,7 @@ def _best(split: Grounded, combined: Blocks, fit: Fit, size: int) -> dict[str, n
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write a demonstration for each chosen training prompt and each validation prompt, and metrics of each step."""
     config, common = params.demonstrations, params.common
-    size, found = common.list_length, config.collaborative
+    size = common.list_length
     catalog = Catalog.read(paths.catalog)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     groups = _choose(rows, params)
@@ -124,17 +124,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_metrics({f"teacher/{key.replace('.', '/')}": float(value) for key, value in took.items()})
     train, held_out = grounded["train"], groups.held_out
     positives = count_positives(rows["train"], train.prompts, catalog)
-    evidence = None
-    if found.fit_prompts:
-        evidence = Evidence.fit(
-            rows["train"],
-            catalog,
-            _embedder_of(params),
-            neighbours=found.neighbours,
-            kept=found.kept,
-            device=demonstrator.device,
-        )
-    combined = combine(grounded, rows, positives, groups.fitted, evidence, size, demonstrator.device)
+    guide = load_guide(paths.evidence, catalog, demonstrator.device) if config.fit_prompts else None
+    combined = combine(grounded, positives, groups.fitted, guide, size, demonstrator.device)
     scores = combined.scores("train")
     settings = config.adjust.model_dump(exclude={"held_out"})
     fit = fit_adjust(scores, positives, held_out, seed=common.seed, **settings)
@@ -168,7 +159,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 chosen,
                 split.prompts,
                 lists,
-                evidence_lists(combined.terms[name], split.closed, catalog, size),
                 rows[name],
                 catalog,
                 size,

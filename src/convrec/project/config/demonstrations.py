@@ -1,10 +1,17 @@
-"""The section `demonstrations`."""
+"""The sections `evidence` and `demonstrations`."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from convrec.project.config.base import Month, Section, Share, Url, Whole
+
+
+class EvidenceStage(Section):
+    """Stage `evidence`: what training says about what people will like."""
+
+    neighbours: int = Field(ge=1, le=100_000)
+    kept: int = Field(ge=1, le=100_000)
 
 
 class TeacherParams(Section):
@@ -48,14 +55,6 @@ class Reflect(Section):
     candidates_per_call: int = Field(ge=1, le=100_000)
 
 
-class Collaborative(Section):
-    """Collaborative evidence: likes of people with similar conversations or similar likes."""
-
-    fit_prompts: Whole = Field(ge=0)
-    neighbours: int = Field(ge=1, le=100_000)
-    kept: int = Field(ge=1, le=100_000)
-
-
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
@@ -65,7 +64,7 @@ class Adjust(Section):
 
 
 class Demonstrations(Section):
-    """Stage `demonstrations`: Remap, Reflect, collaborative evidence, Adjust."""
+    """Stage `demonstrations`: Remap, Reflect, the evidence, Adjust."""
 
     until: Month | None
     train_share: float = Field(gt=0, le=1)
@@ -74,6 +73,6 @@ class Demonstrations(Section):
     embedder: EmbedderParams
     remap: Remap
     reflect: Reflect
-    collaborative: Collaborative
+    fit_prompts: Whole = Field(ge=0)
     adjust: Adjust
     variants: Whole = Field(ge=0, le=100)

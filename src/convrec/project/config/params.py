@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from convrec.project.config.base import LEAST_PROMPT, Section, Unkeyed, Whole, validated
 from convrec.project.config.data import Data
-from convrec.project.config.demonstrations import Demonstrations
+from convrec.project.config.demonstrations import Demonstrations, EvidenceStage
 from convrec.project.config.rank_grpo import RankGRPO
 from convrec.project.config.training import SFT, BaseModelStage, GuidanceStage
 from convrec.project.yaml import read_yaml
@@ -98,6 +98,7 @@ class Params(Section):
 
     common: Common
     data: Data
+    evidence: EvidenceStage
     demonstrations: Demonstrations
     base_model: BaseModelStage
     sft: SFT
@@ -184,10 +185,6 @@ class Params(Section):
         chosen = self.demonstrations.embedder
         return {"name": "tfidf"} if chosen.trust_remote_code else {"name": chosen.name, "revision": chosen.revision}
 
-    def evidence_options(self) -> dict[str, Any]:
-        """Return the arguments of `Evidence.fit` for guidance, beside the rows, the catalog and the embedder."""
-        return self.guidance.model_dump(include={"neighbours", "kept"})
-
     def baseline_options(self) -> dict[str, Any]:
         """Return the arguments of `evaluation.baselines.Options.of`."""
         return {
@@ -196,8 +193,6 @@ class Params(Section):
             "embedder": self.demonstrations.embedder.model_dump(),
             "device": self.common.device,
             "seed": self.common.seed,
-            "evidence_embedder": self.evidence_embedder(),
-            "evidence": self.evidence_options(),
             "ordered": self.data.is_ordered,
         }
 

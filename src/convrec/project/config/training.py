@@ -113,8 +113,6 @@ class SFT(Training):
 
 
 class GuidanceStage(Section):
-    """Stage `guidance`: the evidence that guides constrained lists, and the weights of its kinds."""
+    """Stage `guidance`: the evidence's weight beside the model."""
 
-    neighbours: int = Field(ge=1, le=100_000)
-    kept: int = Field(ge=1, le=100_000)
     fit_prompts: Whole = Field(ge=0)
