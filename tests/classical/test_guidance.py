@@ -35,7 +35,7 @@ def _by_item(weights):
 
 
 def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
-    made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3})
+    made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "content": 0.3})
     made.save(tmp_path)
     again = Guidance.load(tmp_path, catalog)
     for options in ({}, {"without_own": True}):
@@ -46,7 +46,7 @@ def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
 
 
 def test_the_best_items_of_the_sum_have_weights_above_all_others(catalog):
-    weights = {"popularity": 1.0, "neighbours": 1.0, "item_knn": 0.0, "ease": 0.0}
+    weights = {"popularity": 1.0, "neighbours": 1.0, "item_knn": 0.0, "content": 0.0}
     (found,) = _by_item(_guidance(catalog, weights, kept=2).log_weights(ASKED[:1]))
     heat, up = (catalog.find(*item) for item in (HEAT, UP))
     assert set(found) == {heat, up} and found[heat] > found[up] > 0
@@ -78,7 +78,7 @@ def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
 
 def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_path):
     """Items came, went and changed places; the evidence is that of the same rows."""
-    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3}
+    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "content": 0.3}
     _guidance(catalog, weights).save(tmp_path)
     items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
     other = Catalog([Item("New", 2024), *items])
@@ -115,10 +115,15 @@ def _cut(name):
     ("damage", "words"),
     [
         (_cut("guidance.json"), r"\(Invalid JSON"),
-        (_settings(weights={"ease": "much"}), "weights.ease = 'much': Input should be a valid number"),
-        (_settings(weights={"ease": 1e300}), "weights.ease = 1e.300: Input should be less than or equal to 1000000"),
-        (_settings(weights={"ease": float("nan")}), "weights.ease = nan: Input should be a finite number"),
+        (_settings(weights={"content": "much"}), "weights.content = 'much': Input should be a valid number"),
+        (
+            _settings(weights={"content": 1e300}),
+            "weights.content = 1e.300: Input should be less than or equal to 1000000",
+        ),
+        (_settings(weights={"content": float("nan")}), "weights.content = nan: Input should be a finite number"),
         (_settings(weights=None), "weights = None"),
+        (_settings(weights={"ease": 1.0}), "weights.ease.+Input should be 'popularity'"),
+        (_settings(context={"words": {"mean": 0, "scale": 0, "slopes": {}}}), "context.words.scale = 0"),
         (_settings(embedder={}), "embedder.name = {}: Field required"),
         (_cut("evidence.safetensors"), "deserializing header"),
         (lambda folder: (folder / "evidence.safetensors").unlink(), "No such file"),
@@ -128,7 +133,8 @@ def _cut(name):
         (_array("liked.data", lambda old: -old), "liked.data has -1.0"),
         (_array("vectors.data", lambda old: old * 1e30), "vectors.data has "),
         (_array("voters", lambda old: np.arange(10)), r"voters has the shape \(10,\), not \(3,\)"),
-        (_array("voted", lambda old: old[:-1]), r"voted has the shape \(2,\), not \(3,\)"),
+        (_array("liked_in", lambda old: old[:-1]), r"liked_in has the shape \(4,\), not \(5,\)"),
+        (_array("named.shape", lambda old: old + [0, 1]), r"named has the shape \(3, 11\), not \(3, 10\)"),
         (_array("people", lambda old: old * 0), r"people has the shape \(3,\), not \(1,\)"),
         (_array("items", lambda old: old[:2]), r"items has the shape \(2,\), not "),
         (_array("idf", lambda old: old[:2]), "idf length = 2"),
@@ -136,7 +142,7 @@ def _cut(name):
     ],
 )
 def test_a_damaged_folder_is_told_by_file_and_field(catalog, tmp_path, damage, words):
-    _guidance(catalog, {"ease": 1.0, "neighbours": 1.0}).save(tmp_path)
+    _guidance(catalog, {"content": 1.0, "neighbours": 1.0}).save(tmp_path)
     damage(tmp_path)
     with pytest.raises(InputError, match=f"(?s)damaged .*{words}.*; make it again") as error:
         Guidance.load(tmp_path, catalog)
@@ -147,7 +153,7 @@ def test_a_file_does_not_decide_that_foreign_code_runs(catalog, tmp_path, monkey
     _guidance(catalog, {"neighbours": 1.0}).save(tmp_path)
     settings = tmp_path / "guidance.json"
     hostile = {"name": "evil/repo", "trust_remote_code": True, "device": "cuda"}
-    settings.write_text(json.dumps({"weights": {"neighbours": 1.0}, "embedder": hostile}))
+    settings.write_text(json.dumps({"weights": {"neighbours": 1.0}, "embedder": hostile, "context": {}}))
     asked = []
     monkeypatch.setattr(Evidence, "load", lambda path, catalog, make, device: asked.append(make))
     monkeypatch.setattr(guidance, "make_embedder", lambda texts, **options: asked.append(options))
@@ -169,6 +175,6 @@ def test_an_embedder_of_its_own_kind_is_asked_for_again(catalog, tmp_path):
     with pytest.raises(InputError, match="sentence-transformers model of demonstrations"):
         Evidence.load(tmp_path / "evidence", catalog)
     again = Evidence.load(tmp_path / "evidence", catalog, Letters)
-    found = [own.terms(ASKED, without_own=False, earlier=False).values() for own in (evidence, again)]
+    found = [own.terms(ASKED, without_own=False).values() for own in (evidence, again)]
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one.block(slice(0, 3)), other.block(slice(0, 3)))

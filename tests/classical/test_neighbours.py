@@ -73,5 +73,5 @@ def test_likes_at_random_are_told_of_almost_no_item():
 
 def test_without_votes_in_the_guidance_nobody_is_told(catalog):
     evidence = Evidence.fit(_rows([HEAT], "heist", 9) + OTHERS, catalog, TfidfEmbedder, neighbours=30, kept=3)
-    likers = [Guidance(evidence, {"ease": 1.0, "neighbours": w}, {}).likers(ASKED) for w in (0.0, 2.0)]
+    likers = [Guidance(evidence, {"content": 1.0, "neighbours": w}, {}).likers(ASKED) for w in (0.0, 2.0)]
     assert likers == [[{}], [{catalog.index_of_line("Heat (1995)"): 9}]]

@@ -9,6 +9,8 @@ import pytest
 from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, write_rows
 from convrec.data.schemas import write_catalog
@@ -17,6 +19,7 @@ from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, basel
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.params import load_params
+from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from tests.rows import make_row
 from tests.small_project import ROOT, make_stages
@@ -38,12 +41,13 @@ TRAIN = [
 ]
 PROMPTS = [_row("nothing"), _row("flying balloons above detectives", seen=["heat"])]
 
-EVIDENCE = {"neighbours": 5, "kept": 5}
-
 
 def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder, **more):
-    options = Options(size, size, embedder, seed=3, evidence=EVIDENCE, **{"ordered": True, **more})
-    return dict(baseline_lists([name], train, validation or train, prompts, catalog, options))[name]
+    options, guide = Options(size, size, embedder, seed=3, **{"ordered": True, **more}), None
+    if name == "fusion":
+        evidence = Evidence.fit(train, catalog, embedder, neighbours=5, kept=5)
+        guide = Guidance.fit(evidence, train, validation or train, size, {"name": "tfidf"})
+    return dict(baseline_lists([name], train, validation or train, prompts, catalog, options, guide))[name]
 
 
 def _lists(name, catalog, *args, **settings):
@@ -185,8 +189,9 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
 
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     found = _answers(name, catalog, test, train, validation, size=3)
-    options = Options(3, 3, TfidfEmbedder, 3, EVIDENCE, ordered=True)
-    fitted = Baselines(train, validation, distinct_prompts(validation), catalog, options, Named.of(test, catalog))
+    options, asked = Options(3, 3, TfidfEmbedder, 3, ordered=True), distinct_prompts(validation)
+    guide = Guidance.fit(Evidence.fit(train, catalog, TfidfEmbedder, neighbours=5, kept=5), train, validation, 3, {})
+    fitted = Baselines(train, validation, asked, catalog, options, Named.of(test, catalog), guide)
     scorer = getattr(fitted, name)()
 
     def alone(settings):
@@ -273,7 +278,7 @@ def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_
 
     monkeypatch.setattr(baselines, "choose", checked)
     options = Options.of(**params.baseline_options())
-    list(baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options))
+    list(baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options, None))
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
@@ -301,6 +306,11 @@ def test_what_was_searched_is_kept_while_data_and_options_stay(tmp_path, monkeyp
     write_catalog(catalog, paths.catalog)
     for split in ("train", "validation", "test"):
         write_rows(pd.DataFrame(TRAIN), paths.split(split))
+    with pytest.raises(InputError, match=r"models/evidence: no evidence yet; run `dvc repro evidence` first"):
+        kept_baselines(["fusion"], paths, TRAIN, catalog, **options)
+    Guidance(Evidence.fit(TRAIN, catalog, TfidfEmbedder, neighbours=5, kept=5), {}, {"name": "tfidf"}).save(
+        paths.evidence
+    )
     searched, search, stops_after = [], baseline_lists, "last_month"
 
     def watched(names, *rest):

@@ -1,4 +1,4 @@
-"""The weights of guidance, fitted to lists of a model that is a fixed order of the items."""
+"""The weight of the guide beside a model, fitted to lists of a model that is a fixed order of the items."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import EVIDENCE, Evidence
+from convrec.classical.evidence import Evidence
+from convrec.classical.guidance import Guidance
 from convrec.data.parsing import format_list
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
@@ -16,7 +17,6 @@ from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
-ALONE = {**dict.fromkeys(EVIDENCE, 0.0), "neighbours": 1.0}
 WORDS = ["a heist", "a desert", "a planet", "balloons", "a monster"]
 
 
@@ -55,23 +55,26 @@ def _rows(tells):
     return train, asked
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_evidence_gets_weight_where_it_helps_and_none_where_it_does_not(catalog, tells):
-    train, asked = _rows(tells)
+def _guide(train, catalog):
     evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
+    return Guidance(evidence, {"neighbours": 1.0}, {"name": "tfidf"})
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_the_guide_gets_weight_where_it_helps_and_none_where_it_does_not(catalog, tells):
+    train, asked = _rows(tells)
     evaluation = _evaluation(catalog, asked)
-    fit = fit_guidance(evidence, Path("model"), evaluation)
-    assert set(fit.weights) == set(EVIDENCE)
-    assert len(evaluation.calls) <= 1 + len(EVIDENCE), "what does not depend on the other lists is decoded with them"
+    fit = fit_guidance(_guide(train, catalog), Path("model"), evaluation)
+    assert len(evaluation.calls) == 1, "what does not depend on the other lists is decoded with them"
     if tells:
-        assert fit.weights["neighbours"] > 0 and fit.ndcg == 1.0 > fit.unguided
+        assert fit.factor > 0 and fit.ndcg == 1.0 > fit.unguided
     else:
-        assert not any(fit.weights.values()) and fit.ndcg == fit.unguided == 1.0
+        assert not fit.factor and fit.ndcg == fit.unguided == 1.0
 
 
 def test_a_model_that_is_sure_of_what_is_wrong_is_silenced(catalog):
     """Its lists are then those of the evidence alone, which needs larger weights than a model of small differences."""
     train, asked = _rows(tells=True)
-    evidence = Evidence.fit(train, catalog, TfidfEmbedder, neighbours=20, kept=5)
-    modest, sure = (fit_guidance(evidence, Path("model"), _evaluation(catalog, asked, step)) for step in (0.5, 12.0))
-    assert sure.ndcg == 1.0 > sure.unguided and sure.weights["neighbours"] >= 8 * modest.weights["neighbours"]
+    guide = _guide(train, catalog)
+    modest, sure = (fit_guidance(guide, Path("model"), _evaluation(catalog, asked, step)) for step in (0.5, 12.0))
+    assert sure.ndcg == 1.0 > sure.unguided and sure.factor >= 8 * modest.factor

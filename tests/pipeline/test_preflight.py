@@ -12,7 +12,7 @@ from convrec.data.conversations import read_rows, write_rows
 from convrec.pipeline import preflight as module
 from convrec.pipeline.memory import smaller_settings, with_settings
 from convrec.pipeline.preflight import require_machine
-from convrec.pipeline.stages import guidance
+from convrec.pipeline.stages import evidence, guidance
 from convrec.pipeline.trial import STEPS, ScratchProject, Trial, run_trials, trial_params
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -179,7 +179,8 @@ def test_the_evidence_of_a_trial_gets_weights_whatever_the_model(project):
     for name in ("base", "sft"):
         save_model(scratch.own.model(name), 0)
     scratch.make_rows_longest()
-    guidance.run(scratch.params, scratch.own, SilentRun())
+    for stage in (evidence, guidance):
+        stage.run(scratch.params, scratch.own, SilentRun())
     scratch.shorten_training()
     found = Guidance.load(scratch.own.guidance, Catalog.read(paths.catalog))
     assert found is not None and any(found.weights.values())
@@ -245,7 +246,7 @@ def test_evaluate_without_memory_goes_on_with_smaller_batches(tmp_path, monkeypa
     monkeypatch.chdir(make_workspace(tmp_path))
     make_store(tmp_path)
     set_params(tmp_path, {"evaluate": {"batch_size": 16}})
-    for name in ("base", "guidance", "sft", "rank_grpo"):
+    for name in ("base", "evidence", "guidance", "sft", "rank_grpo"):
         Paths().model(name).mkdir(parents=True)
     tried = []
 

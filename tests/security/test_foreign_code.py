@@ -10,7 +10,6 @@ import pytest
 from transformers import dynamic_module_utils
 
 from convrec.classical.embedding import SentenceEmbedder
-from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import load_guide
 from convrec.data.conversations import read_rows
 from convrec.evaluation.baselines import kept_baselines
@@ -18,7 +17,7 @@ from convrec.generation.engine import TransformersEngine
 from convrec.generation.model_folders import find_model
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.pipeline.memory import with_settings
-from convrec.pipeline.stages import base_model, guidance
+from convrec.pipeline.stages import base_model, evidence, guidance
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.graph import stage_params
@@ -140,9 +139,9 @@ def test_evidence_runs_no_code_of_an_embedder_so_that_its_version_can_be_served(
     save_model(Paths().model("sft"))
     settings = {"demonstrations.embedder.name": str(folder), "demonstrations.embedder.trust_remote_code": True}
     params = with_settings(load_params(), settings)
+    evidence.run(stage_params(params, "evidence"), Paths(), MagicMock())
     guidance.run(stage_params(params, "guidance"), Paths(), MagicMock())
-    assert read_json(Paths().guidance / "guidance.json")["embedder"] == {"name": "tfidf"} and not marker.exists()
-    monkeypatch.setattr(Evidence, "fit", None)  # without prompts nothing is fitted
+    assert read_json(Paths().guidance / "guidance.json")["embedder"]["name"] == "tfidf" and not marker.exists()
     guidance.run(stage_params(with_settings(params, {"guidance.fit_prompts": 0}), "guidance"), Paths(), MagicMock())
     assert load_guide(Paths().guidance, CATALOG) is None
     prompts, options = read_rows(Paths().split("test")), params.baseline_options()

@@ -42,7 +42,7 @@ def test_lists_that_are_decoded_together_are_those_asked_alone(model, sizes):
     for request, answered in zip(requests, asyncio.run(ask_all()), strict=True):
         expected = RECOMMENDER.recommend(request.pop("conversation"), **request)
         assert [str(item) for item in answered.items] == [str(row) for row in expected]
-    assert sum(sizes) == 40 and max(sizes) == 6
+    assert sum(sizes) == 40 and 1 < max(sizes) <= 6
 
 
 def test_a_failed_batch_ends_its_lists_and_a_cancelled_request_is_not_decoded(model, sizes, monkeypatch):

@@ -78,7 +78,7 @@ def intact(path: Path) -> Iterator[None]:
             first = error.errors()[0]
             value = f"{'.'.join(map(str, first['loc']))} = {first['input']!r:.80}: " if first["loc"] else ""
             reason = value + first["msg"]
-        remedy = "make it again (`dvc repro --force guidance`), or use another version"
+        remedy = "make it again (`dvc repro --force evidence`), or use another version"
         raise InputError(f"{path}: damaged ({reason}); {remedy}") from None
 
 

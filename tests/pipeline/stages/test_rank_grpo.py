@@ -85,7 +85,7 @@ def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
         make_row("b", [("Heat", 1995)], "police and a heist", user_id="bob", seen_titles=["Up"]),
         make_row("c", [("Dune", 2021)], "a desert planet", user_id="cid", seen_titles=["Up"]),
     ]
-    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "ease": 0.3, "words": 0.7, "wishes": 1.0}
+    weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "content": 0.3, "words": 0.7, "wishes": 1.0}
     evidence = Evidence.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
     guidance, asked = Guidance(evidence, weights, {"name": "tfidf"}), []
     expected = [by_item(own) for own in guidance.log_weights(rows, without_own=True)]
