@@ -14,6 +14,7 @@ from convrec.classical.scores import Matrix
 
 _REGULARIZATION = 10.0
 _MOST_WORDS, _MOST_NAMED = 1500, 500  # inputs of each kind, the most frequent ones
+_MOST_ITEMS = 10_000  # the most liked ones; those of others are 0
 _NAMED = 0.3  # length of the named items' part of an input; that of the words has 1
 _CONSTANT = 0.5
 
@@ -35,7 +36,8 @@ class Encoder:
         self._own = dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
         roots = sparse.diags_array(1 / np.sqrt(counts[np.searchsorted(found, people)]))
         self._inputs = (roots @ self._inputs_of(words.T.tocsr(), named)).astype(np.float32).tocsr()
-        self._liked = (roots @ (liked > 0)).astype(np.float32).tocsr()
+        self._items, self._num_items = _most_frequent(liked.sum(axis=0), _MOST_ITEMS), liked.shape[1]
+        self._liked = (roots @ (liked[:, self._items] > 0)).astype(np.float32).tocsr()
         gram = (self._inputs.T @ self._inputs).toarray().astype(np.float64)
         gram[np.diag_indices_from(gram)] += _REGULARIZATION
         inverse = linalg.inv(gram, overwrite_a=True, check_finite=False, assume_a="pos")
@@ -53,7 +55,7 @@ class Encoder:
         Shape: vectors (B, D); named (B, 2C); people (B,); result (B, C), float32.
         """
         inputs = self._inputs_of(sparse.csr_array(vectors), named)
-        scores: np.ndarray = inputs @ self._weights
+        found: np.ndarray = inputs @ self._weights
         places: dict[int, list[int]] = {}
         for place, person in enumerate(people):
             if person in self._own:
@@ -64,7 +66,9 @@ class Encoder:
             hat = (self._inputs[own] @ changes.T).T
             residual = self._inputs[own] @ self._weights - self._liked[own].toarray()
             left = np.linalg.solve(np.eye(len(own), dtype=np.float32) - hat, residual)
-            scores[asked] += (inputs[asked] @ changes.T) @ left
+            found[asked] += (inputs[asked] @ changes.T) @ left
+        scores = np.zeros((len(found), self._num_items), dtype=np.float32)
+        scores[:, self._items] = found
         return scores
 
 
