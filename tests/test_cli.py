@@ -21,7 +21,10 @@ from tests.training.test_stopping import _Steps
 
 @pytest.mark.parametrize(
     ("stage", "missing"),
-    [("sft", "data/demonstrations, data/processed, models/base"), ("demonstrations", "data/processed")],
+    [
+        ("sft", "data/demonstrations, data/processed, models/base"),
+        ("demonstrations", "data/processed, models/evidence"),
+    ],
 )
 def test_a_stage_whose_inputs_are_not_made_says_what_makes_them(tmp_path, monkeypatch, cli, stage, missing):
     monkeypatch.chdir(make_project(tmp_path / "project"))

@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from convrec.data.catalog import Catalog, Item
 from convrec.evaluation.sequential import Look
 from convrec.generation import lists
+from convrec.pipeline.stages import evidence
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
@@ -140,6 +141,7 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
         _promote("1")
     assert ranks["asked"] == [], "before any list is written"
     _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
+    evidence.run(load_params(), Paths(), Mock())
     assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours", "fusion"], "no prompt names any"
 
 

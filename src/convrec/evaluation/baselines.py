@@ -298,7 +298,7 @@ def kept_baselines(
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
         train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
-        if not paths.evidence.is_dir():  # without it the strongest baseline would be passed over in silence
+        if "fusion" in missing and not paths.evidence.is_dir():  # or the strongest one would be passed over in silence
             raise InputError(f"{paths.evidence}: no evidence yet; run `dvc repro evidence` first")
         guide = Guidance.load(paths.evidence, catalog, device)
         found = baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options), guide)
