@@ -47,6 +47,9 @@ PRETRAINED = {
     "common.max_prompt_length": 512,
     "common.repetition_penalty": 1.0,
     "base_model.dtype": "bfloat16",
+    "sft.lists": "adjust",
+    "sft.demonstration_weight": 1.0,
+    "sft.weight_decay": 0.0,
     "sft.num_train_epochs": 2,
     "sft.max_length": 960,
     "sft.learning_rate": 3e-4,
@@ -176,6 +179,8 @@ def run_case(case: str, options: argparse.Namespace) -> None:
         _link(Path(name), ROOT / name)
     if kind:
         _link(Path("data"), Path("..", data, "data"))
+        Path("models").mkdir(exist_ok=True)
+        _link(Path("models", "evidence"), Path("..", "..", data, "models", "evidence"))
     file, on_gpu = Path("result.json"), torch.cuda.is_available()
     found = read_json(file) if file.is_file() else {"case": case, "seconds": {}, "peak_gib": {}}
     found["device"] = torch.cuda.get_device_name() if on_gpu else "cpu"
@@ -206,7 +211,8 @@ def _parts(params: Params, kind: str) -> dict[str, Callable[[], Found]]:
         return lambda: run_stage(name, params)
 
     if not kind:
-        return {"data": stage("data"), "demonstrations": stage("demonstrations"), "lists": lambda: baselines(params)}
+        names = ("data", "evidence", "demonstrations")
+        return {**{name: stage(name) for name in names}, "lists": lambda: baselines(params)}
     return {
         **{name: stage(name) for name in ("base_model", "sft", "guidance")},
         "sft_lists": lambda: model_lists(params, "sft"),

@@ -62,7 +62,7 @@ on_all_nodes() {  # not if the stage is up to date: the other nodes would wait f
     dvc status --quiet "$1" || run --nodes="${#nodes[@]}" --nodelist="$list" examples/node.sh "$1"
 }
 
-for stage in data demonstrations base_model; do
+for stage in data evidence demonstrations base_model; do
     on_first_node examples/node.sh "$stage"
 done
 on_all_nodes sft
