@@ -136,7 +136,7 @@ def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):
         store.write(answers, events)
         export(store, project / "data/raw/feedback/feedback.parquet")
     set_params(project, {"data": {"source": ["synthetic", "feedback"]}, "demonstrations": {"adjust": {"epochs": 1}}})
-    _run(project, "data", "demonstrations")
+    _run(project, "data", "evidence", "demonstrations")
     for name in SPLITS:
         rows = pd.read_parquet(Paths(project).split(name))
         is_recorded = rows["conversation_id"].str.startswith("feedback/")
@@ -254,7 +254,7 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make):
         checks={"outside_catalog": "drop"},
     )
     set_params(project, {"demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}}})
-    metrics, quarantine, catalog = _run(project, "data", "demonstrations")
+    metrics, quarantine, catalog = _run(project, "data", "evidence", "demonstrations")
     assert metrics["validation"]["adjust"]["in_catalog"] == metrics["validation"]["adjust"]["format"] == 1
     assert _reasons(quarantine) == [
         ("conversations", "conversations.jsonl:151", "not JSON"),

@@ -10,7 +10,7 @@ from tests.small_project import make_stages, run_in
 def test_prompts_that_are_learned_have_variants(make_store, tmp_path):
     make_stages(tmp_path, {"demonstrations": {"until": None, "variants": 3}})
     make_store(tmp_path)
-    for stage in ("data", "demonstrations"):
+    for stage in ("data", "evidence", "demonstrations"):
         run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", stage)
     train = pd.read_parquet(tmp_path / "data/demonstrations/train.parquet")
     own, variants = train[~train["prompt_id"].duplicated()], train[train["prompt_id"].duplicated()]

@@ -43,7 +43,8 @@ def project(make_store, tmp_path):
     make_stages(tmp_path, {"data": {"synthetic": {"num_conversations": 90}}})
     (tmp_path / "prompts").symlink_to(ROOT / "prompts")
     make_store(tmp_path)
-    run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", "data")
+    for stage in ("data", "evidence"):
+        run_in(tmp_path, sys.executable, "-m", "convrec.cli", "run", stage)
     return tmp_path
 
 
