@@ -78,7 +78,7 @@ def intact(path: Path) -> Iterator[None]:
             first = error.errors()[0]
             value = f"{'.'.join(map(str, first['loc']))} = {first['input']!r:.80}: " if first["loc"] else ""
             reason = value + first["msg"]
-        remedy = "make it again (`dvc repro --force evidence`), or use another version"
+        remedy = "make it again (`dvc repro --force evidence guidance`), or use another version"
         raise InputError(f"{path}: damaged ({reason}); {remedy}") from None
 
 
@@ -366,6 +366,8 @@ def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, mat
     shapes: dict[str, tuple[Any, Any]] = {name: (arrays[name].shape, (size,)) for name, size in sizes.items()}
     shapes |= {"likes": (matrix.shape, (people, items)), "vectors": (vectors.shape[1:], (conversations,))}
     shapes["named"] = named.shape, (conversations, 2 * items)
+    if "terms" in arrays:
+        shapes["is_word"] = arrays["is_word"].shape, arrays["terms"].shape
     for name, (found, expected) in shapes.items():
         if found != expected:
             raise ValueError(f"{name} has the shape {found}, not {expected}")
