@@ -54,6 +54,7 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
     alone = (out / "movielens" / "result.json").read_bytes()
     assert list(json.loads(alone)["seconds"]) == ["data", "evidence", "demonstrations", "lists"]
     assert [path.name for path in out.glob("*.log")] == ["movielens.log"]
+    capsys.readouterr()
     pretrained.main([*command, *cases])
     assert (out / "movielens" / "result.json").read_bytes() == alone
     for case in cases:
