@@ -3,7 +3,7 @@ import pytest
 from scipy import sparse
 
 from convrec.classical import combine
-from convrec.classical.combine import fit_weights, loss_and_gradient
+from convrec.classical.combine import fit_pays, fit_weights, loss_and_gradient
 from convrec.classical.scores import BLOCK, sparse_scores
 
 ROWS, ITEMS = BLOCK + 300, 12
@@ -97,3 +97,13 @@ def test_terms_of_no_use_leave_the_weights_as_they_are(choices):
     _, terms, positives = choices
     weights = fit_weights({"wrong": terms["wrong"]}, {"wrong": 1.0}, positives, [[]] * ROWS, np.arange(ROWS), 3)
     assert weights == ({"wrong": 1.0}, None, None)
+
+
+def test_a_fit_pays_where_other_people_gain_from_it(choices):
+    _, terms, positives = choices
+    for start, numbers, pays in (
+        ({"c": 1.0}, np.arange(ROWS), True),
+        ({"a": 1.5, "b": 0.5}, np.arange(ROWS), False),
+        ({"c": 1.0}, np.zeros(ROWS), False),  # one person
+    ):
+        assert fit_pays(terms, start, positives, [[]] * ROWS, numbers, 3) is pays, start

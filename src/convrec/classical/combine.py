@@ -181,11 +181,15 @@ class _Pool(NamedTuple):
         values, closed, gains = (torch.cat(part) for part in zip(*parts, strict=True))
         return cls(values, closed, gains, size)
 
-    def ndcg(self, weights: np.ndarray) -> float:
-        """Return the mean NDCG of the rows' lists."""
+    def ndcgs(self, weights: np.ndarray) -> torch.Tensor:
+        """Return the NDCG of each row's list. Shape: (rows,)."""
         scores = self.values @ torch.from_numpy(weights).float() + self.closed
         top = scores.topk(min(self.size, scores.shape[1]), dim=1).indices
-        return float((self.gains.gather(1, top) * _discounts(top.shape[1])).sum(dim=1).mean())
+        return (self.gains.gather(1, top) * _discounts(top.shape[1])).sum(dim=1)
+
+    def ndcg(self, weights: np.ndarray) -> float:
+        """Return the mean NDCG of the rows' lists."""
+        return float(self.ndcgs(weights).mean())
 
     def climb(self, weights: np.ndarray) -> np.ndarray:
         """Return weights of a higher NDCG, changed one at a time by the factors of `_STEPS` while that helps."""
@@ -264,3 +268,30 @@ def fit_weights(
     shown = ", ".join(f"{name} {value:.3f}" for name, value in values.items())
     logger.info("weights fitted on %d prompts: %s; NDCG %.4f, before %.4f", len(rows), shown, ndcg, before)
     return Weights(values, ndcg, before)
+
+
+def fit_pays(
+    terms: Mapping[str, Blocks],
+    start: Mapping[str, float],
+    positives: sparse.csr_array,
+    excluded: Sequence[Sequence[int]],
+    people: np.ndarray,
+    size: int,
+) -> bool:
+    """Return whether `fit_weights` on one half of the people gives the other half better lists than `start` does.
+
+    Better is a mean gain of NDCG, over both halves, above its standard error. Shape: people (B,), numbers.
+    """
+    positives = _open(positives, excluded)
+    has_liked, is_first = np.diff(positives.indptr) > 0, people % 2 == 0
+    first, gains = np.array([start.get(name, 0.0) for name in terms]), [torch.zeros(0)]
+    for half in (is_first, ~is_first):
+        rows, others = np.flatnonzero(half & has_liked), np.flatnonzero(~half & has_liked)
+        if len(rows) and len(others):
+            found = fit_weights(terms, start, positives, excluded, others, size).values
+            pool = _Pool.of(list(terms.values()), positives, excluded, rows, size)
+            gains.append(pool.ndcgs(np.array(list(found.values()))) - pool.ndcgs(first))
+    gain = torch.cat(gains).numpy()
+    if len(gain):
+        logger.info("weights fitted on other people: NDCG %+.4f, %d prompts", gain.mean(), len(gain))
+    return len(gain) > 0 and bool(gain.mean() > gain.std() / np.sqrt(len(gain)))

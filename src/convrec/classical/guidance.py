@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from scipy.optimize import isotonic_regression
 
-from convrec.classical.combine import closed_items, count_positives, fit_weights
+from convrec.classical.combine import closed_items, count_positives, fit_pays, fit_weights
 from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import EVIDENCE, Evidence, Kind, Saved, above_next, intact
 from convrec.classical.gate import Context, Gated, fit_gate
@@ -110,9 +110,9 @@ class Guidance:
         """Return the guidance whose weights suit what people liked: those of training, then those of validation.
 
         The evidence was made of `train`, so what a training prompt's own person said and liked is left out. To the
-        log w that suits these prompts, times a factor, validation adds a constant weight of each kind. So validation
-        chooses between what holds within training and what holds after it. Lists of `list_length` items keep the
-        wishes (see `closed_items`).
+        log w that suits these prompts, times a factor, validation adds a constant weight of each kind where that gives
+        better lists to people whom it was not fitted to. So validation chooses between what holds within training and
+        what holds after it. Lists of `list_length` items keep the wishes (see `closed_items`).
         """
         catalog, prompts = evidence.catalog, distinct_prompts(train, _FITTED)
         people = {row["prompt_id"]: person_key(row) for row in prompts}
@@ -126,9 +126,12 @@ class Guidance:
         asked = distinct_prompts(validation, _VALIDATED)
         terms: dict[str, Blocks] = dict(evidence.terms(asked, without_own=False))
         positives, closed = count_positives(validation, asked, catalog), closed_items(asked, catalog, list_length)
-        both = {_GATE: Gated(terms, weights, context), **terms}
-        fitted = fit_weights(both, {_GATE: 1.0}, positives, closed, np.arange(len(asked)), list_length).values
-        gated = cls(evidence, weights, embedder, context).times(fitted.pop(_GATE))
+        both, start = {_GATE: Gated(terms, weights, context), **terms}, {_GATE: 1.0}
+        gated, asking = cls(evidence, weights, embedder, context), np.array([person_key(row) for row in asked])
+        if not fit_pays(both, start, positives, closed, asking, list_length):
+            return gated
+        fitted = fit_weights(both, start, positives, closed, np.arange(len(asked)), list_length).values
+        gated = gated.times(fitted.pop(_GATE))
         return replace(gated, weights={kind: gated.weights[kind] + added for kind, added in fitted.items()})
 
     def times(self, factor: float) -> "Guidance":
