@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from convrec.data.conversations import is_before, split_by_conversation, split_by_period
+from convrec.data.conversations import is_before, split_by_period, split_by_person
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.sample import write_sample
 from convrec.pipeline.stages.data import prepare
@@ -94,10 +94,10 @@ def test_rows_are_before_others_by_day(first, others, expected):
     assert is_before([{"date": day} for day in first], [{"date": day} for day in others]) == expected
 
 
-def test_files_without_any_date_are_split_by_conversation(prepare_sample, caplog):
+def test_files_without_any_date_are_split_by_person(prepare_sample, caplog):
     with caplog.at_level(logging.WARNING):
         splits = prepare_sample(lambda row: row | {"date": None})
-    assert "no row has a date: rows are split by conversation" in caplog.text
+    assert "no row has a date: rows are split by person" in caplog.text
     conversations = {name: set(rows["conversation_id"]) for name, rows in splits.items()}
     sizes = {name: len(found) for name, found in conversations.items()}
     assert 12 <= sizes["validation"] <= 36 and 12 <= sizes["test"] <= 36, "about 10 % each"
@@ -105,11 +105,12 @@ def test_files_without_any_date_are_split_by_conversation(prepare_sample, caplog
     assert not conversations["train"] & (conversations["validation"] | conversations["test"])
 
 
-def test_conversations_keep_their_splits_when_others_are_added():
-    rows = pd.DataFrame({"conversation_id": [f"c{i // 3}" for i in range(3_000)]})
+def test_people_keep_their_splits_when_others_are_added():
+    people = [f"c{i // 3}" for i in range(3_000)]
+    rows = pd.DataFrame({"conversation_id": people, "user_id": [""] * 1_500 + [f"u{i // 6}" for i in range(1_500)]})
 
     def split_of(rows, seed=17):
-        splits = split_by_conversation(rows, rows["conversation_id"], 0.1, 0.2, seed)
+        splits = split_by_person(rows, 0.1, 0.2, seed)
         return {name: set(split["conversation_id"]) for name, split in splits.items()}
 
     fewer, more = split_of(rows[600:1_800]), split_of(rows.sample(frac=1, random_state=0))

@@ -39,3 +39,7 @@ def test_metrics_of_written_lists_are_those_of_ranx(monkeypatch):
     for ours, theirs in {**names, "mrr": "mrr"}.items():
         np.testing.assert_allclose(scores[ours], found[theirs], rtol=0, atol=1e-9)
     assert 0.1 < mean_scores(scores)["ndcg_at_20"] < 0.9
+    sizes = np.array([len(qrels[key]) for key in qrels])
+    for cutoff in cutoffs:
+        share = (scores[f"recall_at_{cutoff}"] * sizes).sum() / sizes.sum()  # of all ground truth
+        assert scores[f"micro_recall_at_{cutoff}"].mean() == pytest.approx(share)

@@ -30,8 +30,11 @@ def is_placeholder(text: str) -> bool:
     return _PLACEHOLDER.fullmatch(text) is not None
 
 
-def usable_messages(value: Any) -> list[dict[str, str]]:
-    """Return the messages as {role, content}, the content normalised; blank ones are left out."""
+def usable_messages(value: Any, needs_user: bool = True) -> list[dict[str, str]]:
+    """Return the messages as {role, content}, the content normalised; blank ones are left out.
+
+    Without `needs_user`, there may be none of the user, or none at all.
+    """
     if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
         raise ValueError("messages are no list of {role, content}")
     messages = []
@@ -52,7 +55,7 @@ def usable_messages(value: Any) -> list[dict[str, str]]:
         raise ValueError(f"a conversation of more than {MOST_MESSAGES:,} messages")
     if sum(len(message["content"]) for message in messages) > LONGEST_CONVERSATION:
         raise ValueError(f"a conversation of more than {LONGEST_CONVERSATION:,} characters")
-    if not any(message["role"] == "user" for message in messages):
+    if needs_user and not any(message["role"] == "user" for message in messages):
         raise ValueError("no words of the user")
     return messages
 
@@ -90,19 +93,21 @@ def usable_rows(
     catalog: Catalog,
     quarantine: Quarantine,
     line_column: str | None = None,
+    needs_user: bool = True,
 ) -> list[dict[str, Any]]:
     """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
     A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id`, `prompt_id`
     and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Without
-    `seen_titles`, seen is what the messages name, as in service. Disliked items are seen, too.
+    `seen_titles`, seen is what the messages name, as in service. Disliked items are seen, too. `needs_user` is as in
+    `usable_messages`.
     """
     rows: list[dict[str, Any]] = []
     finder: Mentions | None = None
     for where, raw in raw_rows:
         quarantine.count("conversations")
         try:
-            messages, date = usable_messages(raw.get("messages")), usable_date(raw.get("date"))
+            messages, date = usable_messages(raw.get("messages"), needs_user), usable_date(raw.get("date"))
             conversation = usable_id(raw.get("conversation_id"), "conversation_id")
             prompt, user = usable_id(raw.get("prompt_id"), "prompt_id"), usable_user(raw.get("user_id"))
             truths, seen_items, disliked_items = (

@@ -20,6 +20,14 @@ def recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.nda
     return relevance[:, :cutoff].sum(axis=1) / np.maximum(num_truths, 1)
 
 
+def micro_recall(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
+    """Return each row's hits at K, over the mean of |gt|: their mean is the share of all ground truth that was hit.
+
+    Shape: (B,).
+    """
+    return relevance[:, :cutoff].sum(axis=1) / max(num_truths.mean(), 1e-9)
+
+
 def ndcg(relevance: np.ndarray, num_truths: np.ndarray, cutoff: int) -> np.ndarray:
     """Return NDCG@K of each row: DCG@K divided by the DCG@K of min(|gt|, K) hits at the top. Shape: (B,).
 
@@ -55,6 +63,7 @@ class Metric(NamedTuple):
 
 METRICS = {
     "recall": Metric("Recall@", recall),
+    "micro_recall": Metric("Micro recall@", micro_recall),
     "ndcg": Metric("NDCG@", ndcg),
     "hit_rate": Metric("Hit rate@", hit_rate),
     "mrr": Metric("MRR", reciprocal_rank),

@@ -23,7 +23,7 @@ from convrec.project.table import TextTable
 from convrec.registry.tracking import flatten
 
 _WIDE = 140  # columns of the table where the output is no terminal
-_SHORT = {"recall": "R", "ndcg": "N", "hit_rate": "HR"}
+_SHORT = {"recall": "R", "micro_recall": "R", "ndcg": "N", "hit_rate": "HR"}
 _ALGORITHMS = {"grpo": "GRPO", "rank_grpo:log": "Rank-GRPO (log)", "rank_grpo:exp_inf": "Rank-GRPO (exp_inf)"}
 
 

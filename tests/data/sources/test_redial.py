@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from convrec.data.conversations import split_by_conversation
+from convrec.data.conversations import split_by_person
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.redial import read_redial
 from convrec.project.errors import InputError
@@ -70,6 +70,49 @@ def test_empty_forms_are_lists_in_the_official_files(tmp_path):
     assert len(read_redial(folder, Quarantine()).rows) == 2
 
 
+def test_recommended_films_are_all_that_a_message_of_the_recommender_names_anew(tmp_path, quarantine):
+    dialogue = _dialogue(
+        messages=[
+            {"senderWorkerId": RECOMMENDER, "text": "hi! @12 ?"},
+            {"senderWorkerId": RECOMMENDER, "text": "or @11, or @12"},
+            {"senderWorkerId": SEEKER, "text": "no, like @10"},
+            {"senderWorkerId": RECOMMENDER, "text": "@10 is great, and @99, and @77"},
+        ]
+    )
+    rows = read_redial(_folder(tmp_path, [dialogue]), quarantine, ground_truth="recommended").rows
+    assert [[truth["title"] for truth in own] for own in rows["groundtruth"]] == [["Dune"], ["Up"], ["Lost"]]
+    assert rows["messages"][0] == [], "nobody has said anything yet"
+    assert rows["messages"][1] == [{"role": "assistant", "content": "hi! Dune (2021) ?"}]
+    assert rows["disliked_titles"].tolist() == [[], [], []], "forms are filled in after the dialogue"
+    assert not quarantine.rows
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"train": 20}, {"train": 16, "validation": 2, "test": 2}),
+        ({"train": 20, "test": 3}, {"train": 18, "validation": 2, "test": 3}),
+        ({"train": 20, "valid": 4, "test": 3}, {"train": 20, "validation": 4, "test": 3}),
+    ],
+)
+def test_the_files_are_the_splits_and_the_end_of_training_those_without_a_file(tmp_path, quarantine, files, expected):
+    folder = _folder(tmp_path, [])
+    (folder / "valid_data.jsonl").unlink()
+    for name, number in files.items():
+        lines = (json.dumps(_dialogue(conversationId=f"{name}-{place}")) for place in range(number))
+        (folder / f"{name}_data.jsonl").write_text("\n".join(lines))
+    _, rows, splits, *_ = read_redial(folder, quarantine, own_splits=True)
+    order = rows.assign(split=splits).groupby("split", sort=False)["conversation_id"].unique()
+    assert {name: len(ids) for name, ids in order.items()} == expected
+    if files == {"train": 20}:
+        assert [*order["validation"], *order["test"]] == ["train-16", "train-17", "train-18", "train-19"]
+
+
+def test_own_splits_need_a_training_file(tmp_path):
+    with pytest.raises(InputError, match=r"own_splits = true: no train_data.jsonl"):
+        read_redial(_folder(tmp_path, [_dialogue()]), Quarantine(), own_splits=True)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -112,7 +155,7 @@ def test_the_real_files(redial, quarantine):
     outside = [t for truth in rows["groundtruth"] for t in truth if catalog.find(t["title"], t["year"]) is None]
     assert len(outside) < 0.02 * truths
     assert all(message["content"].count("@") < 3 for messages in rows["messages"] for message in messages)
-    splits = split_by_conversation(rows, rows["conversation_id"], 0.1, 0.1, seed=17)
-    ids = {name: set(split["conversation_id"]) for name, split in splits.items()}
+    splits = split_by_person(rows, 0.1, 0.1, seed=17)
+    ids = {name: set(split["user_id"]) for name, split in splits.items()}
     assert not ids["train"] & ids["test"] and not ids["train"] & ids["validation"]
-    assert 0.08 < len(ids["test"]) / sum(map(len, ids.values())) < 0.12
+    assert 0.04 < len(ids["test"]) / sum(map(len, ids.values())) < 0.16

@@ -58,7 +58,7 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
     remedy = f"its file has no usable row ({quarantine.examples('interactions') or 'it is empty'})"
     rows = pd.concat(require_filled(splits, remedy), names=["split"])
     rows = rows.reset_index("split").reset_index(drop=True)
-    return Source(items, rows, rows.pop("split"), group="user_id")
+    return Source(items, rows, rows.pop("split"))
 
 
 def _items(path: Path) -> list[Row]:

@@ -218,7 +218,7 @@ def read_interactions(
     if not rows:
         raise InputError(f"{log_path}: no user has liked enough items of {items_path}: are their ids the same?")
     quarantine.count("groundtruth", sum(len(row["groundtruth"]) for row in rows))
-    return Source(items, pd.DataFrame(rows), group="user_id")
+    return Source(items, pd.DataFrame(rows))
 
 
 def _with_items(log: pl.DataFrame, indices: Mapping[str, int], quarantine: Quarantine) -> pl.DataFrame:

@@ -6,11 +6,12 @@ metadata. Source: Li et al. 2018, "Towards Deep Conversational Recommendations".
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
@@ -102,10 +103,13 @@ def _mentioned(dialogue: _Dialogue, by_id: dict[str, Item]) -> Mapping[str, Item
     return ChainMap(by_id, own)
 
 
-def _raw_rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of one dialogue: a row for each turn with suggestions that the seeker liked.
+def _raw_rows(
+    source: str, dialogue: _Dialogue, by_id: dict[str, Item], recommended: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the rows of one dialogue: a row for each message that suggests films that the seeker liked.
 
-    The seeker disliked what their own form says, or the other one where that has no answer.
+    The seeker disliked what their own form says, or the other one where that has no answer. With `recommended`, a row
+    for each message of the recommender that names films anew, and nothing of the forms, which come after the dialogue.
     """
     items, forms = _mentioned(dialogue, by_id), {**dialogue.answers, **dialogue.own_answers}
     liked = {key for key, form in dialogue.answers.items() if form.suggested == 1 and form.liked == LIKED}
@@ -120,8 +124,12 @@ def _raw_rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item]) -> Itera
             for movie in _MENTION.findall(message.text)
         }
         role = "user" if message.sender == dialogue.seeker else "assistant"
-        truths = [item for movie, item in named.items() if movie in liked and item.get("title") not in seen]
-        if role == "assistant" and truths and any(speaker == "user" for speaker, _ in said[:2]):
+        truths = [
+            item
+            for movie, item in named.items()
+            if (movie in items if recommended else movie in liked) and item.get("title") not in seen
+        ]
+        if role == "assistant" and truths:
             yield (
                 f"{source} turn {turn}",
                 {
@@ -141,22 +149,58 @@ def _raw_rows(source: str, dialogue: _Dialogue, by_id: dict[str, Item]) -> Itera
         for movie, item in named.items():
             if movie in items:
                 seen.setdefault(item["title"], item)
-                if movie in forms and forms[movie].liked == DISLIKED:
+                if not recommended and movie in forms and forms[movie].liked == DISLIKED:
                     hated.setdefault(item["title"], item)
 
 
-def read_redial(folder: Path, quarantine: Quarantine) -> Source:
+def _own_splits(dialogues: Sequence[tuple[str, int | str]], validation_share: float, test_share: float) -> pd.Series:
+    """Return the split of each dialogue, given as file and id, by id: that of its file.
+
+    Where a file is absent, its split is the last dialogues of the training file, those of test after those of
+    validation, in these shares.
+    """
+    files = {"train_data.jsonl": "train", "valid_data.jsonl": "validation", "test_data.jsonl": "test"}
+    splits = pd.Series([files.get(file) for file, _ in dialogues], index=[str(own) for _, own in dialogues])
+    train = np.flatnonzero(splits == "train")
+    if not len(train):
+        raise InputError("data.redial.own_splits = true: no train_data.jsonl with dialogues in data.path; give false")
+    end = len(train)
+    for name, share in (("test", test_share), ("validation", validation_share)):
+        if not (splits == name).any():
+            start = end - round(share * len(train))
+            splits.iloc[train[max(start, 0) : end]] = name
+            end = start
+    return splits
+
+
+def read_redial(
+    folder: Path,
+    quarantine: Quarantine,
+    *,
+    ground_truth: str = "liked",
+    own_splits: bool = False,
+    validation_share: float = 0.1,
+    test_share: float = 0.1,
+) -> Source:
     """Return the catalog and the canonical rows.
 
-    Each recommender turn that suggests films the seeker liked gives a row: the conversation up to it, those films
-    as ground truth, the films mentioned before as seen, and those of them that the forms call disliked. Dialogues
-    carry no date. What cannot be used is added to `quarantine`. Raises `InputError` on missing or unreadable files,
-    and if there is no row.
+    Each message of the recommender that suggests films the seeker liked gives a row: the conversation up to it, those
+    films as ground truth, the films mentioned before as seen, and those of them that the forms call disliked. With a
+    `ground_truth` of "recommended", all films that the message names anew are ground truth, and no form is read.
+    Dialogues carry no date. With `own_splits`, the files are the splits (see `_own_splits`). What cannot be used is
+    added to `quarantine`. Raises `InputError` on missing or unreadable files, and if there is no row.
     """
     dialogues = _read_dialogues(folder, quarantine)
     catalog, by_id = _catalog(folder, dialogues.values(), quarantine)
-    raw_rows = (row for source, dialogue in dialogues.items() for row in _raw_rows(source, dialogue, by_id))
-    rows = usable_rows(raw_rows, catalog, quarantine)
+    recommended = ground_truth == "recommended"
+    raw_rows = (row for source, own in dialogues.items() for row in _raw_rows(source, own, by_id, recommended))
+    rows = usable_rows(raw_rows, catalog, quarantine, needs_user=not recommended)
     if not rows:
-        raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a suggestion that the seeker liked")
-    return Source(catalog, pd.DataFrame(rows))
+        kind = "film that the recommender names" if recommended else "suggestion that the seeker liked"
+        raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a {kind}")
+    found = pd.DataFrame(rows)
+    if not own_splits:
+        return Source(catalog, found)
+    files = [(source.rpartition(":")[0], dialogue.id) for source, dialogue in dialogues.items()]
+    splits = _own_splits(files, validation_share, test_share)
+    return Source(catalog, found, splits=found["conversation_id"].map(splits[~splits.index.duplicated()]))

@@ -15,15 +15,13 @@ from convrec.project.errors import InputError
 class Source(NamedTuple):
     """The catalog and the rows of a source.
 
-    `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own. Rows with
-    the same value of the column `group` stay together when rows are split by shares; rows without one are grouped by
-    conversation. `world` has the oracle's lists and the tastes of the embedded world.
+    `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own.
+    `world` has the oracle's lists and the tastes of the embedded world.
     """
 
     catalog: Catalog
     rows: pd.DataFrame
     splits: pd.Series | None = None
-    group: str = "conversation_id"
     world: pd.DataFrame | None = None
 
     def compatible(self) -> "Source":

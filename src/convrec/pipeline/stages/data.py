@@ -12,8 +12,8 @@ from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.conversations import (
     SPLITS,
     require_filled,
-    split_by_conversation,
     split_by_period,
+    split_by_person,
     with_repeatable,
 )
 from convrec.data.leakage import find_leaks
@@ -43,7 +43,7 @@ def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
         return False
     if (rows["date"] == "").all():
         logger.warning(
-            "no row has a date: rows are split by conversation, by data.validation_share and data.test_share; "
+            "no row has a date: rows are split by person, by data.validation_share and data.test_share; "
             "data.validation_period and data.test_period are ignored"
         )
         return False
@@ -51,7 +51,7 @@ def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
 
 
 def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, seed: int) -> dict[str, pd.DataFrame]:
-    """Return the splits of the checked rows: the source's own, by period, or by shares of its groups.
+    """Return the splits of the checked rows: the source's own, by period, or by shares of its people.
 
     Raises `InputError` if one is empty.
     """
@@ -66,8 +66,7 @@ def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, se
         if unused:
             logger.info("%d rows are not in the periods of the splits and are not used", unused)
         return splits
-    group = rows[source.group].where(rows[source.group] != "", rows["conversation_id"])
-    return split_by_conversation(rows, group, config.validation_share, config.test_share, seed)
+    return split_by_person(rows, config.validation_share, config.test_share, seed)
 
 
 def _read_sources(params: Params, quarantine: Quarantine) -> Source:

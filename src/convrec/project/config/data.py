@@ -66,6 +66,13 @@ class Interactions(Section):
         return self
 
 
+class Redial(Section):
+    """Source `redial`: what is ground truth, and whether the files are the splits."""
+
+    ground_truth: Literal["liked", "recommended"]
+    own_splits: bool
+
+
 SourceName = Literal["synthetic", "redial", "reddit", "reddit_movie", "files", "interactions", "amazon", "feedback"]
 
 
@@ -85,6 +92,7 @@ class Data(Section):
     validation_share: Share
     test_share: Share
     checks: Checks
+    redial: Redial
     synthetic: Synthetic
     interactions: Interactions
 

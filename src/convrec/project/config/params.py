@@ -131,6 +131,11 @@ class Params(Section):
         words = {"domain": (common.domain.item, common.domain.items), "seed": common.seed}
         options: dict[str, dict[str, Any]] = {
             "synthetic": {**data.synthetic.model_dump(), "seed": common.seed, "list_length": common.list_length},
+            "redial": {
+                **data.redial.model_dump(),
+                "validation_share": data.validation_share,
+                "test_share": data.test_share,
+            },
             "reddit": {"catalog": data.catalog},
             "reddit_movie": {"min_upvotes": data.min_upvotes},
             "files": files,
