@@ -265,7 +265,8 @@ def model_lists(params: Params, model: str, system: str | None = None) -> Found:
         if split == "validation":
             asked["max_prompts"] = min(params.rank_grpo.validation_prompts, asked["max_prompts"] or np.inf)
         evaluation = Evaluation.of_split(Paths(), split, **asked)
-        guide = load_guide(Paths().guidance, evaluation.catalog)
+        training = Paths().evidence if split == "validation" else None
+        guide = load_guide(Paths().guidance, evaluation.catalog, training=training)
         kinds = {"unguided": None} | ({} if guide is None else {"guided": guide(evaluation.prompts)})
         with evaluation.of_guided(Paths().model(model)) as scored:
             for kind, weights in kinds.items():

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from convrec.classical.evidence import Evidence
+from convrec.classical.evidence import CrossFitted, Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
@@ -86,11 +87,13 @@ def score_baselines() -> None:
     options = Options.of(**params.baseline_options())
     report("read", time.process_time())
     before = time.process_time()
-    evidence = Evidence.fit(train, catalog, options.embedder, **params.evidence.model_dump())
-    guide = Guidance.fit(evidence, train, validation, common.list_length, params.evidence_embedder())
+    fitted = {"catalog": catalog, "embedder": options.embedder, **params.evidence.model_dump()}
+    parts = CrossFitted.fit(train, **fitted)
+    guide = Guidance.fit(Evidence.fit(train, **fitted), parts, train, common.list_length, params.evidence_embedder())
+    served = replace(guide, evidence=Evidence.fit([*train, *validation], **fitted))
     report("evidence", time.process_time() - before)
     before = time.process_time()
-    for name, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options, guide):
+    for name, answers in baseline_lists(BASELINES, train, validation, prompts, catalog, options, (guide, served)):
         if isinstance(answers, Answers):
             texts = {row["prompt_id"]: text for row, text in zip(prompts, answers.lists, strict=True)}
             score_lists(texts, rows, catalog, common.list_length, common.cutoffs)

@@ -130,7 +130,7 @@ rewards[-1](["Up (2009)"], [[]], [[]])
 found["reward"] = [rewards[-1].last_relevance.tolist(), weights]
 
 options = Options(2, 1, TfidfEmbedder, 1)
-answers = dict(baseline_lists(BASELINES, rows, rows, rows, catalog, options, None))
+answers = dict(baseline_lists(BASELINES, rows, rows, rows, catalog, options, (None, None)))
 found["baseline"] = [answers["newest"].lists, SYSTEMS["newest"]]
 
 scores = score_lists({"p": "Heat (1995)\\nUp (2009)"}, rows, catalog, 2, [2])

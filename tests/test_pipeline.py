@@ -38,7 +38,6 @@ from convrec.registry.tracking import flatten
 from convrec.registry.versions import CHALLENGER, CHAMPION, download_version, model_name
 from convrec.service.reasons import EXAMPLES
 from convrec.training.callbacks import read_history
-from tests.preloaded import preloaded_environment
 from tests.registry.tracking.server import free_port
 from tests.small_project import NO_BASELINES, ROOT, SHRUNK, commit, make_project, own_environment, run_in, set_params
 
@@ -62,8 +61,7 @@ def project(tmp_path_factory, empty_store) -> Path:
 def trained(project) -> subprocess.CompletedProcess:
     """The first run of the flow, without any server, with secrets in its environment."""
     secrets = [f"{name}={value}" for name, value in SECRETS.items()]
-    with preloaded_environment() as python:
-        return run_in(project, "env", *secrets, str(python), "-m", "flows.train")
+    return run_in(project, "env", *secrets, sys.executable, "-m", "flows.train")
 
 
 @pytest.fixture

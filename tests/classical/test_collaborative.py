@@ -23,8 +23,6 @@ def test_likes_are_of_persons(catalog):
     likes = Likes.of(rows, catalog)
     assert likes.people == {person_key(rows[0]): 0, person_key(rows[2]): 1}
     assert likes.matrix.toarray().tolist() == [[1, 0, 0, 1, 1], [1, 0, 0, 0, 1]]
-    strange = [*rows[:2], _row("new", ("Heat", 1995)), rows[2]]
-    assert likes.own(strange).toarray().tolist() == [[1, 0, 0, 1, 1], [1, 0, 0, 1, 1], [0] * 5, [1, 0, 0, 0, 1]]
 
 
 def test_likes_count_from_the_month_in_which_they_are_told(catalog):
@@ -51,19 +49,17 @@ def test_a_conversation_names_liked_and_disliked_items(catalog):
 
 @pytest.fixture
 def world():
-    """Forty people's likes of twelve items, and sixty prompts of people and of strangers, who name some of them."""
+    """Forty people's likes of twelve items, and sixty prompts, which name some of them."""
     rng = np.random.default_rng(3)
     likes = (rng.random((40, 12)) < 0.35).astype(np.float32)
     likes[:, 7] = 0  # an item that nobody likes
     likes[:, 8] = 0
     likes[5, 8] = 1  # an item that one person likes
-    persons = [*range(40), *[-1] * 20]
-    own = np.array([likes[person] if person >= 0 else np.zeros(12) for person in persons], dtype=np.float32)
-    liked = np.where(own.any(axis=1)[:, None], own, 1) * (rng.random((60, 12)) < 0.5)
-    liked[5, 8] = 1
-    disliked = (1 - liked) * (1 - own) * (rng.random((60, 12)) < 0.2)
+    liked = rng.random((60, 12)) < 0.3
+    liked[5, 8] = True
+    disliked = ~liked & (rng.random((60, 12)) < 0.2)
     named = Named(sparse.csr_array(liked.astype(np.float32)), sparse.csr_array(disliked.astype(np.float32)))
-    return likes, persons, named
+    return likes, named
 
 
 def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, exponent):
@@ -82,30 +78,25 @@ def _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, expo
     return scores
 
 
-@pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize(
     ("shrinkage", "nearest", "dislike_weight", "exponent"),
     [(0, None, 0, 0), (5, 3, 0.5, 0), (0, 4, 1, 1), (5, 3, 0.5, 0.5)],
 )
-def test_item_knn_is_that_of_a_plain_loop(world, monkeypatch, leave_out, shrinkage, nearest, dislike_weight, exponent):
-    likes, persons, named = world
-    left = [np.delete(likes, person, axis=0) if leave_out and person >= 0 else likes for person in persons]
+def test_item_knn_is_that_of_a_plain_loop(world, monkeypatch, shrinkage, nearest, dislike_weight, exponent):
+    likes, named = world
     expected = [
-        _knn_scores(rest, liked, disliked, shrinkage, nearest, dislike_weight, exponent)
-        for rest, liked, disliked in zip(left, named.liked.toarray(), named.disliked.toarray(), strict=True)
+        _knn_scores(likes, liked, disliked, shrinkage, nearest, dislike_weight, exponent)
+        for liked, disliked in zip(named.liked.toarray(), named.disliked.toarray(), strict=True)
     ]
-    own = sparse.csr_array(np.array([likes[p] if p >= 0 else np.zeros(12) for p in persons], dtype=np.float32))
     for cells in (100, 1_000_000):  # several blocks, and one
         monkeypatch.setattr(collaborative, "_CELLS", cells)
-        found = ItemKnn(sparse.csr_array(likes), exponent).scores(
-            named, shrinkage, nearest, dislike_weight, own if leave_out else None
-        )
+        found = ItemKnn(sparse.csr_array(likes), exponent).scores(named, shrinkage, nearest, dislike_weight)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("penalty", [0.5, 2.0, 300.0])
 def test_ease_is_the_ridge_regression_of_each_item_on_the_others(world, monkeypatch, penalty):
-    likes, _, named = world
+    likes, named = world
     weights = named.weighted(0.5).toarray()
     expected = np.zeros_like(weights)
     for item in range(likes.shape[1]):
@@ -119,7 +110,7 @@ def test_ease_is_the_ridge_regression_of_each_item_on_the_others(world, monkeypa
 
 
 def test_ease_of_many_items_keeps_the_most_liked(world):
-    likes, _, named = world
+    likes, named = world
     kept = np.argsort(-likes.sum(axis=0), kind="stable")[:5]
     only = np.zeros_like(likes)
     only[:, kept] = likes[:, kept]

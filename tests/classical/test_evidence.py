@@ -1,12 +1,12 @@
 import math
 
 import numpy as np
-import pytest
 
 from convrec.classical import evidence, scores
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
+from convrec.classical.evidence import EVIDENCE, CrossFitted, Evidence, log_shares
 from convrec.data.catalog import Catalog, Item
+from convrec.data.conversations import person_key
 from tests.rows import make_row
 
 FILMS = [("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
@@ -42,52 +42,48 @@ def _dense(term):
 
 def test_evidence_of_a_large_catalog_is_made_of_as_few_rows_at_a_time_as_leave_room(catalog, monkeypatch):
     rows, sizes = _rows(), []
-    whole = {name: _dense(term) for name, term in _evidence(rows, catalog).terms(rows, without_own=True).items()}
+    whole = {name: _dense(term) for name, term in _evidence(rows, catalog).terms(rows).items()}
     monkeypatch.setattr(scores, "_CELLS", 2 * len(catalog))
     monkeypatch.setattr(evidence, "log_shares", lambda own, kept: sizes.append(len(own)) or log_shares(own, kept))
-    for name, term in _evidence(rows, catalog).terms(rows, without_own=True).items():
+    for name, term in _evidence(rows, catalog).terms(rows).items():
         assert {len(block) for _, block in term.blocks()} == {2}
         np.testing.assert_allclose(_dense(term), whole[name], rtol=1e-5)
     assert set(sizes) == {2}
 
 
-@pytest.mark.parametrize("without_own", [False, True])
-def test_what_is_left_out_counts_as_if_it_had_never_been(catalog, without_own):
+def test_training_prompts_are_scored_by_the_evidence_of_those_in_other_parts(catalog, tmp_path):
     rows = _rows()
-    terms = _evidence(rows, catalog).terms(rows, without_own=without_own)
-    assert set(terms) == set(EVIDENCE)
-    found = {name: _dense(term) for name, term in terms.items()}
-    for place, prompt in enumerate(rows):
-        person = prompt["user_id"] or prompt["conversation_id"]
-        others = [row for row in rows if not (without_own and (row["user_id"] or row["conversation_id"]) == person)]
-        expected = _evidence(others, catalog).terms([prompt], without_own=False)
-        for name in EVIDENCE:
-            np.testing.assert_allclose(found[name][place], _dense(expected[name])[0], rtol=1e-4, atol=1e-5)
+    arguments = catalog, lambda _: TfidfEmbedder(WORDS)
+    made = CrossFitted.fit(rows, *arguments, neighbours=40, kept=5)
+    made.save(tmp_path)
+    for parts in (made, CrossFitted.load(tmp_path, catalog)):
+        found = {name: _dense(term) for name, term in parts.terms(rows).items()}
+        assert set(found) == set(EVIDENCE)
+        for place, prompt in enumerate(rows):
+            others = [row for row in rows if person_key(row) % 3 != person_key(prompt) % 3]
+            expected = Evidence.fit(others, *arguments, neighbours=40, kept=5).terms([prompt])
+            for name in EVIDENCE:
+                np.testing.assert_allclose(found[name][place], _dense(expected[name])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_without_dates_are_parted_in_their_order(catalog):
+    rows = [make_row(f"p{place}", [FILMS[place % 5]], user_id=f"u{place // 2}") for place in range(12)]
+    parts = CrossFitted.fit(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=40, kept=5).others
+    people = [[person_key(row) in own.likes.people for row in rows[::2]] for own in parts]
+    assert people == [[place // 2 != part for place in range(6)] for part in range(3)]
+    alone = CrossFitted.fit(rows[:2], catalog, lambda _: TfidfEmbedder(WORDS), neighbours=40, kept=5)
+    assert alone.terms(rows[:1])["popularity"].shape == (1, 5), "nobody else is there"
 
 
 def test_recent_likes_are_of_earlier_months_and_count_less_by_month(catalog):
     dates = {"2022-01-10": FILMS[0], "2021-12-10": FILMS[3], "2022-03-01": FILMS[4]}
     rows = [make_row(f"{place}", [film], date=day) for place, (day, film) in enumerate(dates.items())]
     asked = [make_row("new", date=day) for day in ("2022-01-20", "2022-03-02", "2023-01-01", "")]
-    found = _dense(_evidence(rows, catalog).terms(asked, without_own=False, kinds=["recent"])["recent"])
+    found = _dense(_evidence(rows, catalog).terms(asked, kinds=["recent"])["recent"])
     places = [catalog.find(*film) for film in dates.values()]
-    expected = [[0, 1, 0], [1 / 4, 1 / 16, 0], [1 / 16, 1 / 64, 1], [1 / 16, 1 / 64, 1]]
-    np.testing.assert_allclose(np.expm1(found[:, places]), expected, atol=1e-6)
-
-
-def test_the_encoder_is_the_ridge_regression_of_likes_on_words_and_named_items(catalog):
-    rows = _rows()
-    found = _evidence(rows, catalog).neighbours
-    vectors, liked, counts = found.vectors.T.toarray(), found.liked.toarray() > 0, []
-    words = vectors[:, found.embedder.is_word] / np.linalg.norm(vectors[:, found.embedder.is_word], axis=1)[:, None]
-    named = found.named.toarray()
-    lengths = np.maximum(np.linalg.norm(named, axis=1), 1e-9)[:, None]
-    inputs = np.hstack([words, 0.3 * named / lengths, np.full((len(words), 1), 0.5)])
-    counts = np.array([np.sum(found.people == person) for person in found.people])[:, None]
-    left = inputs.T @ (inputs / counts) + 10 * np.eye(inputs.shape[1])
-    expected = inputs @ np.linalg.solve(left, inputs.T @ (liked / counts))
-    scores = found.encoder.scores(found.vectors.T.tocsr(), found.named, [-1] * len(inputs))
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+    likes = np.array([[0, 1, 0], [1 / 4, 1 / 16, 0], [1 / 16, 1 / 64, 1], [1 / 16, 1 / 64, 1]])
+    expected = np.log1p(likes) - np.log1p(likes).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(found[:, places], expected, atol=1e-6)
 
 
 def test_the_short_values_of_items_are_compared_with_those_of_liked_items():
@@ -100,7 +96,7 @@ def test_the_short_values_of_items_are_compared_with_those_of_liked_items():
     ]
     catalog = Catalog([Item(title, 1990, own) for title, own in zip("ABCDE", fields, strict=True)])
     asked = [make_row("a", [], "hello", seen_titles=["A"]), make_row("b", [], "hello")]
-    terms = _evidence(_rows(), catalog).terms(asked, without_own=False, kinds=["fields"])
+    terms = _evidence(_rows(), catalog).terms(asked, kinds=["fields"])
     expected = log_shares(np.array([[1, 0.5**0.5, 0.5**0.5, 0, 0], [0] * 5]), 5).toarray()
     np.testing.assert_allclose(_dense(terms["fields"]), expected, rtol=1e-5)
 
@@ -112,8 +108,8 @@ def test_evidence_is_of_the_likes_of_others(catalog):
         *(make_row(person, [alien], "space horror") for person in "bc"),
     ]
     asked = [make_row("new", [], "a heist", seen_titles=["Up"])]
-    terms = {n: _dense(t)[0] for n, t in _evidence(rows, catalog).terms(asked, without_own=True).items()}
-    np.testing.assert_allclose(terms["popularity"], np.log1p([1, 0, 0, 1, 2]), rtol=1e-5)
+    terms = {n: _dense(t)[0] for n, t in _evidence(rows, catalog).terms(asked).items()}
+    np.testing.assert_allclose(terms["popularity"], np.log1p([1, 0, 0, 1, 2]) - np.log(3), atol=1e-6)
     np.testing.assert_allclose(terms["item_knn"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
     np.testing.assert_allclose(terms["neighbours"], [math.log(1001), 0, 0, 0, 0], rtol=1e-5)
 
@@ -126,7 +122,7 @@ def test_the_texts_of_items_are_compared_with_those_of_liked_items_and_with_the_
         make_row("a", [], "some space", seen_titles=["Heat", "Ali"]),
         make_row("b", [], "hello", seen_titles=["Ali"], disliked_titles=["Ali"]),
     ]
-    terms = _evidence(_rows(), catalog).terms(asked, without_own=False, kinds=("content", "words"))
+    terms = _evidence(_rows(), catalog).terms(asked, kinds=("content", "words"))
     vectors = TfidfEmbedder([item.text() for item in catalog.items]).embed_items([i.text() for i in catalog.items])
     cosines = (vectors @ vectors.T).toarray()
     expected = log_shares(np.array([cosines[0] + cosines[2], np.zeros(5)]), 5).toarray()
@@ -140,7 +136,7 @@ def test_preferred_wishes_are_counted():
     asked += [make_row("d", [], "a drama") | {"wishes": []}]
     evidence = _evidence(_rows(), catalog)
     for rows, wanted in ((asked, [[1, 2], [0, 0], [0, 0], [0, 0]]), (asked[1:], np.zeros((3, 2)))):
-        terms = evidence.terms(rows, without_own=False, kinds=("wishes",))
+        terms = evidence.terms(rows, kinds=("wishes",))
         np.testing.assert_array_equal(_dense(terms["wishes"]), wanted)
 
 

@@ -62,7 +62,7 @@ def _demonstration_metrics(cutoffs):
         "train_sources": {**kinds, "semantic": 0.05, "collaborative": 0.05},
         "train_ratings": {"asked": 4321, "missing": 17},
         "popularity_distance": {"collaborative": 0.375, "adjust": 0.25},
-        "collaborative": {"weights": {"remap": 0.75, "item_knn": 0.5}, "ndcg": 0.5, "ndcg_before": 0.25},
+        "collaborative": {"weights": {"remap": 0.75, "item_knn": 0.5}},
         "adjust": {"best_epoch": 1, "epochs": 1},
     }
 

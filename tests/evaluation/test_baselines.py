@@ -1,5 +1,6 @@
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,13 @@ import pytest
 from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import Evidence
+from convrec.classical.evidence import CrossFitted, Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, write_rows
 from convrec.data.schemas import write_catalog
 from convrec.evaluation import baselines
 from convrec.evaluation.baselines import Axis, Baselines, Options, Scorer, baseline_lists, choose, kept_baselines
-from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
@@ -42,12 +42,25 @@ TRAIN = [
 PROMPTS = [_row("nothing"), _row("flying balloons above detectives", seen=["heat"])]
 
 
+def test_a_chosen_baseline_is_fitted_to_validation_too(catalog):
+    later = [_row(f"late {n}", DUNE, date="2022-03-01") for n in range(9)]
+    for name in ("popularity", "neighbours", "fusion"):
+        found, before = (_answers(name, catalog, [_row("late")], TRAIN, rows) for rows in (later, TRAIN))
+        assert found.lists[0].startswith("Dune (2021)") and not before.lists[0].startswith("Dune (2021)"), name
+
+
+def _guide(train, catalog, size, embedder=TfidfEmbedder):
+    evidence, parts = (kind.fit(train, catalog, embedder, neighbours=5, kept=5) for kind in (Evidence, CrossFitted))
+    return Guidance.fit(evidence, parts, train, size, {"name": "tfidf"})
+
+
 def _answers(name, catalog, prompts=PROMPTS, train=TRAIN, validation=None, size=4, embedder=TfidfEmbedder, **more):
-    options, guide = Options(size, size, embedder, seed=3, **{"ordered": True, **more}), None
+    options, guides = Options(size, size, embedder, seed=3, **{"ordered": True, **more}), (None, None)
     if name == "fusion":
-        evidence = Evidence.fit(train, catalog, embedder, neighbours=5, kept=5)
-        guide = Guidance.fit(evidence, train, validation or train, size, {"name": "tfidf"})
-    return dict(baseline_lists([name], train, validation or train, prompts, catalog, options, guide))[name]
+        guide = _guide(train, catalog, size, embedder)
+        served = Evidence.fit([*train, *(validation or [])], catalog, embedder, neighbours=5, kept=5)
+        guides = guide, replace(guide, evidence=served)
+    return dict(baseline_lists([name], train, validation or train, prompts, catalog, options, guides))[name]
 
 
 def _lists(name, catalog, *args, **settings):
@@ -84,11 +97,14 @@ def test_where_validation_begins_within_a_month_its_last_30_days_count(catalog):
         _row("balloons", UP, date="2022-02-01"),
     ]
 
-    def first(date):
-        return _lists("last_month", catalog, train=train, validation=[_row("new", UP, date=date)], size=2)[0]
+    def liked(date):
+        asked = [_row("new", UP, date=date)]
+        options, named = Options(2, 2, TfidfEmbedder, seed=3), Named.of(asked, catalog)
+        scores = Baselines(train, asked, asked, catalog, options, named, None).last_month().of(asked)(slice(None))[0]
+        return {str(catalog.items[place]): scores[place] for place in np.flatnonzero(scores)}
 
-    assert first("2022-02-02") == ["Heat (1995)", "Up (2009)"], "3 January is in the 30 days, 2 January is not"
-    assert first("2022-02-01") == first("2022-03-01") == first("") == ["Up (2009)", "Dune (2021)"]
+    assert liked("2022-02-02") == {"Heat (1995)": 2, "Up (2009)": 1}, "3 January is in the 30 days, 2 January is not"
+    assert liked("2022-02-01") == liked("2022-03-01") == liked("") == {"Up (2009)": 1}
 
 
 @pytest.mark.parametrize("name", ["last_month", "item_knn", "ease", "als"])
@@ -143,7 +159,7 @@ def test_neighbours_are_those_of_the_given_embedder(catalog, monkeypatch):
     made = []
     first, second = _lists("neighbours", catalog, prompts, embedder=lambda texts: made.append(texts) or Letters())
     assert first[0] == "Alien (1979)" and second[0] == "Alien (1979)"
-    assert made == [[row["prompt_id"] for row in TRAIN]]
+    assert made == 2 * [[row["prompt_id"] for row in TRAIN]], "for the choice, and with validation, here the same rows"
     (third,) = _lists("neighbours", catalog, [_row("bird")], embedder=lambda texts: Letters())
     assert third[0] == "Heat (1995)", "of equal cosines the earlier conversation"
 
@@ -190,17 +206,14 @@ def test_hyper_parameters_are_the_best_on_validation(catalog, name, monkeypatch)
     train, validation, test = rows("t", 40), rows("v", 25), rows("x", 5)
     found = _answers(name, catalog, test, train, validation, size=3)
     options, asked = Options(3, 3, TfidfEmbedder, 3, ordered=True), distinct_prompts(validation)
-    guide = Guidance.fit(Evidence.fit(train, catalog, TfidfEmbedder, neighbours=5, kept=5), train, validation, 3, {})
+    guide = _guide(train, catalog, 3)
     fitted = Baselines(train, validation, asked, catalog, options, Named.of(test, catalog), guide)
     scorer = getattr(fitted, name)()
 
     def alone(settings):
         axes = {kind: Axis((value,)) for kind, value in settings.items()}
         monkeypatch.setattr(Baselines, name, lambda _: Scorer(axes, scorer.of))
-        answers = _answers(name, catalog, validation, train, validation, size=3)
-        texts = dict(zip((row["prompt_id"] for row in validation), answers.lists, strict=True))
-        assert answers.validation == score_lists(texts, validation, catalog, 3, [3])["ndcg_at_3"].mean()
-        return answers.validation
+        return _answers(name, catalog, test, train, validation, size=3).validation
 
     assert found.validation == alone(found.settings)
     for kind, axis in scorer.axes.items():
@@ -278,7 +291,9 @@ def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_
 
     monkeypatch.setattr(baselines, "choose", checked)
     options = Options.of(**params.baseline_options())
-    list(baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options, None))
+    list(
+        baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options, (None, None))
+    )
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):

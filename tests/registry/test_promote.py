@@ -142,7 +142,7 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
     assert ranks["asked"] == [], "before any list is written"
     _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
     evidence.run(load_params(), Paths(), Mock())
-    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours", "fusion"], "no prompt names any"
+    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "nothing is named or has a weight"
 
 
 def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client, ranks):

@@ -6,12 +6,13 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import mlflow
+import pandas as pd
 import pytest
 from transformers import dynamic_module_utils
 
 from convrec.classical.embedding import SentenceEmbedder
 from convrec.classical.guidance import load_guide
-from convrec.data.conversations import read_rows
+from convrec.data.conversations import read_rows, write_rows
 from convrec.evaluation.baselines import kept_baselines
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.model_folders import find_model
@@ -27,8 +28,9 @@ from convrec.registry.recommenders import open_recommender
 from convrec.service.recommender import Recommender
 from convrec.service.translation import ModelFiles
 from tests.registry.registered import make_workspace
+from tests.rows import make_row
 from tests.security.hostile import save_model_with_code, save_tokenizer_with_code
-from tests.service.recommending import CATALOG, SETTINGS, save_model
+from tests.service.recommending import CATALOG, SETTINGS, TITLES, save_model
 from tests.small_project import ROOT
 
 PARAMETER = "set base_model.trust_remote_code to true"
@@ -136,6 +138,8 @@ def test_evidence_runs_no_code_of_an_embedder_so_that_its_version_can_be_served(
     """The baseline `neighbours`, which is never registered, has the embedder of the parameters."""
     folder = _save_embedder(tmp_path / "embedder", marker)
     monkeypatch.chdir(make_workspace(tmp_path))
+    rows = [make_row(f"p{number}", [(TITLES[number % 5], 1975 + number % 5 * 3)]) for number in range(60)]
+    write_rows(pd.DataFrame(rows), Paths().split("train"))
     save_model(Paths().model("sft"))
     settings = {"demonstrations.embedder.name": str(folder), "demonstrations.embedder.trust_remote_code": True}
     params = with_settings(load_params(), settings)

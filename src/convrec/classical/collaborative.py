@@ -1,7 +1,6 @@
 """What people like together: item-kNN and EASE over the likes of the training split, for demonstrations and baselines.
 
 Scores are of a prompt's items: those that its conversation names, liked and disliked told apart where the source knows.
-Item-kNN can leave a person's own likes out exactly, so that training prompts are scored as held-out ones are.
 """
 
 from collections.abc import Iterable, Sequence
@@ -91,15 +90,6 @@ class Likes(NamedTuple):
         months = np.array([first[cell] for cell in sorted(first)], dtype=str)
         return cls(_matrix(list(first), len(people), len(catalog)), people, months)
 
-    def own(self, prompts: Sequence[Row]) -> sparse.csr_array:
-        """Return the likes of each prompt's person, none for one who is not among the people. Shape: (B, C)."""
-        places = np.array([self.people.get(person_key(row), -1) for row in prompts], dtype=np.int64)
-        known = np.flatnonzero(places >= 0)
-        rows = sparse.csr_array(
-            (np.ones(len(known), dtype=np.float32), (known, places[known])), shape=(len(prompts), len(self.people))
-        )
-        return (rows @ self.matrix).tocsr()
-
 
 class ItemKnn:
     """Item-based nearest neighbours: the cosine of two items over the people who liked them.
@@ -126,50 +116,30 @@ class ItemKnn:
         shrinkage: float = 0.0,
         nearest: int | None = None,
         dislike_weight: float = 0.0,
-        without: sparse.csr_array | None = None,
     ) -> np.ndarray:
         """Return Σ similarity to the liked named items - `dislike_weight` Σ to the disliked. Shape: (B, C), float32.
 
         Of each named item only the `nearest` most similar items count (and those as similar as the last of them), all
-        where it is None; an item is not similar to itself. `without` holds the likes of one person a prompt, which are
-        taken out of all counts before.
+        where it is None; an item is not similar to itself.
         """
         weights = named.weighted(dislike_weight)
         num_prompts, num_items = weights.shape
-        owners = None
-        if without is None:  # one row an item that any prompt names
-            items, places = np.unique(weights.indices, return_inverse=True)
-        else:  # one row an item of a prompt
-            items, places = weights.indices, np.arange(weights.nnz)
-            owners = np.repeat(np.arange(num_prompts), np.diff(weights.indptr))
+        items, places = np.unique(weights.indices, return_inverse=True)
         chosen = sparse.csr_array((weights.data, places, weights.indptr), shape=(num_prompts, len(items)))
         scores = np.zeros((num_prompts, num_items), dtype=np.float32)
         ends = np.cumsum(np.diff(self._together.indptr)[items]) // _CELLS
         for part in np.split(np.arange(len(items)), np.flatnonzero(np.diff(ends)) + 1):
-            own = None if owners is None or without is None else without[owners[part]]
             columns = chosen[:, part].tocsr()
             touched = np.flatnonzero(np.diff(columns.indptr))
-            scores[touched] += (columns[touched] @ self._similarities(items[part], shrinkage, nearest, own)).toarray()
+            scores[touched] += (columns[touched] @ self._similarities(items[part], shrinkage, nearest)).toarray()
         return scores
 
-    def _similarities(
-        self, items: np.ndarray, shrinkage: float, nearest: int | None, own: sparse.csr_array | None
-    ) -> sparse.csr_array:
-        """Return the similarities of some items to all, those of `own` left out of the counts. Shape: (items, C)."""
+    def _similarities(self, items: np.ndarray, shrinkage: float, nearest: int | None) -> sparse.csr_array:
+        """Return the similarities of some items to all. Shape: (items, C)."""
         similar, num_items = self._together[items], len(self._counts)
         sizes = np.diff(similar.indptr)
         rows, columns, values = np.repeat(np.arange(len(items)), sizes), similar.indices, similar.data
         counts, others = self._counts[items], self._counts[columns]
-        if own is not None:  # what a person likes changes where a row has it
-            owners = np.repeat(np.arange(len(items)), np.diff(own.indptr))
-            cells, own_cells = rows * num_items + columns, owners * num_items + own.indices
-            at = np.searchsorted(cells, own_cells)
-            is_there = np.append(cells, -1)[at] == own_cells
-            at, owners, weights = at[is_there], owners[is_there], self._weights(own)
-            is_own = np.isin(np.arange(len(items)) * num_items + items, own_cells)
-            values[at] -= (is_own * weights)[owners]
-            others[at] -= weights[owners]
-            counts -= is_own * weights
         norms = np.sqrt(counts[rows] * others) + np.float32(shrinkage)
         values = np.divide(values, norms, out=np.zeros_like(values), where=norms > 0)
         values[columns == items[rows]] = 0

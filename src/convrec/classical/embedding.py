@@ -69,8 +69,6 @@ class TfidfEmbedder:
         self._terms = _terms if word_ngrams == 2 else _single_terms
         self._vectorizer = self._make()
         self._vectorizer.fit(texts)
-        words = {term for text in texts for term in _single_terms(text)} if self._has_words else set(self._hashes())
-        self.is_word = np.isin(self._hashes(), list(words))  # (D,), of each term whether it is no word pair
 
     def _make(self, **options: Any) -> TfidfVectorizer:
         analyzer = self._terms if self._has_words else _every_term
@@ -79,11 +77,8 @@ class TfidfEmbedder:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what `of_arrays` makes the embedder of: the hashes of its D terms, and numbers of each."""
         has_words = np.array([self._has_words])
-        numbers = {"idf": self._vectorizer.idf_, "has_words": has_words, "is_word": self.is_word}
-        return {"terms": np.array(self._hashes(), dtype=np.int64), **numbers}
-
-    def _hashes(self) -> list[int]:
-        return sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
+        terms = sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
+        return {"terms": np.array(terms, dtype=np.int64), "idf": self._vectorizer.idf_, "has_words": has_words}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
@@ -91,7 +86,7 @@ class TfidfEmbedder:
         embedder = cls.__new__(cls)
         embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
         embedder._vectorizer = embedder._make(vocabulary={term: i for i, term in enumerate(arrays["terms"].tolist())})
-        embedder._vectorizer.idf_, embedder.is_word = arrays["idf"], arrays["is_word"]
+        embedder._vectorizer.idf_ = arrays["idf"]
         return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:

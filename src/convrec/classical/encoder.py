@@ -1,80 +1,173 @@
-"""The encoder: from the words of a conversation and the items that it names to what the person likes, in closed form.
+"""The encoder: from the words of a conversation and the items that it names to what the person likes.
 
-Ridge regression: W = (XᵀX + λI)⁻¹ XᵀY, for inputs X and likes Y of the training conversations, those of a person with
-the weight of one. What one person said and liked is left out exactly by the Woodbury identity, so that training prompts
-are scored as held-out ones are.
+A softmax over the catalog, of low rank: logits = h (E + V M)ᵀ + b and h = x F, with F, E, M and b fitted. The inputs x
+are the words, the named items, and the mean of the liked items' vectors V, each projected on its largest singular
+vectors; V are the texts of the items, so that what few people liked learns from similar items. A fitted encoder holds
+one matrix for each input, nothing of single conversations. Related: two-tower models with item features (Covington et
+al., RecSys 2016).
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
-from scipy import linalg, sparse
+import torch
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+from torch import nn
 
 from convrec.classical.scores import Matrix
 
-_REGULARIZATION = 10.0
-_MOST_WORDS, _MOST_NAMED = 1500, 500  # inputs of each kind, the most frequent ones
-_MOST_ITEMS = 10_000  # the most liked ones; those of others are 0
-_NAMED = 0.3  # length of the named items' part of an input; that of the words has 1
-_CONSTANT = 0.5
+_MOST_WORDS = 20_000  # the most frequent ones
+_MOST_ITEMS = 10_000  # the most liked ones; others have probability 0
+_WORDS, _NAMED, _TEXTS = 300, 250, 200  # singular vectors
+_SIZE = 128  # of h
+_DROPPED, _DROPPED_HIDDEN = 0.4, 0.25  # shares of x and h
+_RATE, _DECAY = 3e-3, 0.1
+_BATCH, _EPOCHS, _MOST_STEPS = 256, 8, 800
+_LENGTH = 8.0  # of the mean of each input
 
 
+@dataclass
 class Encoder:
-    """The regression of n conversations.
+    """A fitted encoder. Shape: see the fields, with d = 128; C' are the items that it knows, as places of the C."""
 
-    Shape: vectors (D, n), of which `used` (D,) are inputs; named (n, 2C); liked (n, C); people (n,).
-    """
+    columns: np.ndarray  # (D',) of the D words
+    words: np.ndarray  # (D', d), float16
+    named: np.ndarray  # (2C, d)
+    liked: np.ndarray  # (C, d)
+    places: np.ndarray  # (C',)
+    items: np.ndarray  # (C', d)
+    bias: np.ndarray  # (C',)
 
-    def __init__(
-        self, vectors: Matrix, used: np.ndarray, named: sparse.csr_array, liked: sparse.csr_array, people: np.ndarray
-    ):
-        words = sparse.csr_array(vectors)
-        self._words = _most_frequent(np.diff(words.indptr) * used, _MOST_WORDS)
-        self._named = _most_frequent(np.bincount(named.indices, minlength=named.shape[1]), _MOST_NAMED)
-        order = np.argsort(people, kind="stable")
-        found, starts, counts = np.unique(people[order], return_index=True, return_counts=True)
-        self._own = dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
-        roots = sparse.diags_array(1 / np.sqrt(counts[np.searchsorted(found, people)]))
-        self._inputs = (roots @ self._inputs_of(words.T.tocsr(), named)).astype(np.float32).tocsr()
-        self._items, self._num_items = _most_frequent(liked.sum(axis=0), _MOST_ITEMS), liked.shape[1]
-        self._liked = (roots @ (liked[:, self._items] > 0)).astype(np.float32).tocsr()
-        gram = (self._inputs.T @ self._inputs).toarray().astype(np.float64)
-        gram[np.diag_indices_from(gram)] += _REGULARIZATION
-        inverse = linalg.inv(gram, overwrite_a=True, check_finite=False, assume_a="pos")
-        self._inverse = inverse.astype(np.float32, order="C")  # which a sparse matrix multiplies without a copy
-        self._weights = self._inverse @ (self._inputs.T @ self._liked).toarray()
+    @classmethod
+    def empty(cls, num_items: int) -> "Encoder":
+        """Return the encoder that knows no item."""
+        none, matrix = np.zeros(0, dtype=np.int64), partial(np.zeros, dtype=np.float32)
+        return cls(
+            none, matrix((0, 1)), matrix((2 * num_items, 1)), matrix((num_items, 1)), none, matrix((0, 1)), matrix(0)
+        )
 
-    def _inputs_of(self, words: sparse.csr_array, named: sparse.csr_array) -> sparse.csr_array:
-        constant = sparse.csr_array(np.full((words.shape[0], 1), _CONSTANT))
-        parts = [_of_length(1.0, words[:, self._words]), _of_length(_NAMED, named[:, self._named]), constant]
-        return sparse.hstack(parts, format="csr", dtype=np.float32)
+    @classmethod
+    def fit(cls, words: Matrix, named: sparse.csr_array, liked: sparse.csr_array, texts: Matrix) -> "Encoder":
+        """Return the encoder of n conversations. Shape: words (n, D); named (n, 2C); liked (n, C); texts (C, T)."""
+        words, named, texts = (
+            sparse.csr_array(words),
+            sparse.csr_array(named, dtype=np.float32),
+            sparse.csr_array(texts),
+        )
+        columns = _most_frequent(np.bincount(words.indices, minlength=words.shape[1]), _MOST_WORDS)
+        places = _most_frequent(np.asarray((liked > 0).sum(axis=0)).ravel(), _MOST_ITEMS)
+        vectors = texts @ _singular(texts, _TEXTS)
+        vectors /= max(_length(vectors), 1e-9)
+        maps = [_singular(words[:, columns], _WORDS), _singular(named, _NAMED), vectors]
+        parts = [words[:, columns] @ maps[0], named @ maps[1], _mean_liked(named, vectors)]
+        scales = [_LENGTH / max(_length(part), 1e-9) for part in parts]
+        inputs = np.concatenate([scale * part for scale, part in zip(scales, parts, strict=True)], axis=1)
+        net = _fit(torch.from_numpy(inputs), (liked[:, places] > 0).tocsr(), torch.from_numpy(vectors[places]))
+        weights = np.split(net.inputs.weight.detach().numpy().T, np.cumsum([part.shape[1] for part in parts])[:-1])
+        own = [scale * matrix @ weight for scale, matrix, weight in zip(scales, maps, weights, strict=True)]
+        with torch.no_grad():
+            items, bias = net.vectors().numpy(), net.bias.numpy()
+        return cls(columns, own[0].astype(np.float16), own[1], own[2], places, items, bias)
 
-    def scores(self, vectors: Matrix, named: sparse.csr_array, people: Sequence[int]) -> np.ndarray:
-        """Return the predictions for prompts, as if the person of each had never been in training; -1 is nobody.
+    def scores(self, words: Matrix, named: sparse.csr_array) -> np.ndarray:
+        """Return the log-probability of each item, the smallest for those that it does not know.
 
-        Shape: vectors (B, D); named (B, 2C); people (B,); result (B, C), float32.
+        Shape: words (B, D); named (B, 2C); result (B, C), float32.
         """
-        inputs = self._inputs_of(sparse.csr_array(vectors), named)
-        found: np.ndarray = inputs @ self._weights
-        places: dict[int, list[int]] = {}
-        for place, person in enumerate(people):
-            if person in self._own:
-                places.setdefault(person, []).append(place)
-        for person, asked in places.items():
-            own = self._own[person]
-            changes = self._inputs[own] @ self._inverse
-            hat = (self._inputs[own] @ changes.T).T
-            residual = self._inputs[own] @ self._weights - self._liked[own].toarray()
-            left = np.linalg.solve(np.eye(len(own), dtype=np.float32) - hat, residual)
-            found[asked] += (inputs[asked] @ changes.T) @ left
-        scores = np.zeros((len(found), self._num_items), dtype=np.float32)
-        scores[:, self._items] = found
-        return scores
+        hidden = (
+            sparse.csr_array(words)[:, self.columns] @ self.words.astype(np.float32)
+            + named.astype(np.float32) @ self.named
+        )
+        hidden += _mean_liked(named, self.liked)
+        found = np.zeros((hidden.shape[0], len(self.liked)), dtype=np.float32)
+        if len(self.places):
+            logits = torch.from_numpy((hidden @ self.items.T + self.bias).astype(np.float32))
+            known = torch.log_softmax(logits, dim=1).numpy()
+            found += known.min(axis=1, keepdims=True)
+            found[:, self.places] = known
+        return found
+
+    def moved(self, columns: np.ndarray, num_items: int) -> "Encoder":
+        """Return the encoder of another catalog, in which each item has its place in `columns`, or none, -1."""
+        at = np.flatnonzero(columns >= 0)
+
+        def rows(matrix: np.ndarray) -> np.ndarray:
+            found = np.zeros((num_items, matrix.shape[1]), dtype=np.float32)
+            found[columns[at]] = matrix[at]
+            return found
+
+        named = np.concatenate([rows(half) for half in np.split(self.named, 2)])
+        is_there = columns[self.places] >= 0
+        places, items, bias = columns[self.places][is_there], self.items[is_there], self.bias[is_there]
+        return Encoder(self.columns, self.words, named, rows(self.liked), places, items, bias)
 
 
-def _of_length(length: float, rows: sparse.csr_array) -> sparse.csr_array:
-    """Return the rows scaled to a length; those of zeros stay."""
-    return sparse.diags_array(length / np.maximum(np.sqrt((rows**2).sum(axis=1)), 1e-9)) @ rows
+class _Net(nn.Module):
+    def __init__(self, num_inputs: int, vectors: torch.Tensor, counts: np.ndarray):
+        super().__init__()
+        self._texts = vectors
+        self.inputs, self.mapped = (
+            nn.Linear(num_inputs, _SIZE, bias=False),
+            nn.Linear(vectors.shape[1], _SIZE, bias=False),
+        )
+        nn.init.normal_(self.inputs.weight, std=0.02)
+        self.own = nn.Parameter(0.05 * torch.randn(len(vectors), _SIZE))
+        self.bias = nn.Parameter(torch.log(torch.from_numpy(counts).float() + 0.3))
+
+    def vectors(self) -> torch.Tensor:
+        return self.own + self.mapped(self._texts)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.inputs(nn.functional.dropout(inputs, _DROPPED))
+        return nn.functional.dropout(hidden, _DROPPED_HIDDEN) @ self.vectors().T + self.bias
+
+
+def _fit(inputs: torch.Tensor, liked: sparse.csr_array, vectors: torch.Tensor) -> _Net:
+    """Return the net of the highest likelihood of what was liked: uniform over it, for each conversation."""
+    rows = np.flatnonzero(np.diff(liked.indptr))
+    rng = np.random.default_rng(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = _Net(inputs.shape[1], vectors, np.asarray(liked.sum(axis=0)).ravel())
+        decayed = [value for name, value in net.named_parameters() if name != "bias"]
+        groups = [{"params": decayed, "weight_decay": _DECAY}, {"params": [net.bias], "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=_RATE, betas=(0.9, 0.99))
+        steps = min(_EPOCHS * max(1, len(rows) // _BATCH), _MOST_STEPS)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps + 1, pct_start=0.1)
+        order = np.empty(0, dtype=np.int64)
+        for _ in range(steps if len(rows) else 0):
+            if len(order) < _BATCH:
+                order = np.append(order, rng.permutation(rows))
+            batch, order = order[:_BATCH], order[_BATCH:]
+            target = torch.from_numpy(liked[batch].toarray().astype(np.float32))
+            target /= target.sum(dim=1, keepdim=True)
+            loss = -(torch.log_softmax(net(inputs[batch]), dim=1) * target).sum(dim=1).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return net
+
+
+def _mean_liked(named: Any, vectors: np.ndarray) -> np.ndarray:
+    """Return the sum of the liked items' vectors over the root of their number. Shape: (B, 2C) and (C, d); (B, d)."""
+    liked = sparse.csr_array(named)[:, : len(vectors)].astype(np.float32)
+    return (liked @ vectors) / np.sqrt(np.maximum(np.asarray(liked.sum(axis=1)), 1)).astype(np.float32)[:, None]
+
+
+def _singular(matrix: sparse.csr_array, number: int) -> np.ndarray:
+    """Return the largest right singular vectors, or all where there are few. Shape: (n, D); (D, number)."""
+    number = min(number, min(matrix.shape) - 1)
+    if number < 1 or not matrix.nnz:
+        return np.zeros((matrix.shape[1], 1), dtype=np.float32)
+    return TruncatedSVD(number, n_iter=3, random_state=0).fit(matrix).components_.T.astype(np.float32)
+
+
+def _length(rows: np.ndarray) -> float:
+    return float(np.sqrt((rows**2).sum(axis=1).mean())) if rows.size else 0.0
 
 
 def _most_frequent(counts: np.ndarray, number: int) -> np.ndarray:

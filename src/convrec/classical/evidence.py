@@ -8,26 +8,27 @@ retrieves collaboratively for an LLM.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from pydantic import Field
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
 from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
-from convrec.classical.neighbours import Neighbours, product
-from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
+from convrec.classical.encoder import Encoder
+from convrec.classical.neighbours import Neighbours, distinct_conversations, product
+from convrec.classical.scores import BLOCK, Blocks, Scattered, Scores, largest, row_blocks, sparse_scores
+from convrec.classical.stored import LARGEST, Saved, check_values, csr_arrays, intact, matrix_of, moved
 from convrec.data.catalog import Catalog, short_values
-from convrec.data.conversations import Row, month_of, person_key, transcript
+from convrec.data.conversations import Row, date_of, month_of, person_key, transcript
 from convrec.data.row_wishes import wishes_of
 from convrec.project.errors import InputError
 
@@ -36,8 +37,8 @@ logger = logging.getLogger(__name__)
 Kind = Literal["popularity", "recent", "neighbours", "item_knn", "content", "fields", "words", "encoder", "wishes"]
 EVIDENCE: tuple[Kind, ...] = get_args(Kind)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
-_LARGEST = 10**9  # of a number in a file
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
+_PARTS = 3  # of the training people, each of which is scored by the evidence of the others
 
 
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
@@ -67,28 +68,9 @@ def above_next(
     return sparse.csr_array((gains[is_above], columns[is_above].astype(np.int32), starts), shape=values.shape)
 
 
-@contextmanager
-def intact(path: Path) -> Iterator[None]:
-    """Raise `InputError`, which names the file and what is wrong in it, for what reading a damaged one raises."""
-    try:
-        yield
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            value = f"{'.'.join(map(str, first['loc']))} = {first['input']!r:.80}: " if first["loc"] else ""
-            reason = value + first["msg"]
-        remedy = "make it again (`dvc repro --force evidence guidance`), or use another version"
-        raise InputError(f"{path}: damaged ({reason}); {remedy}") from None
-
-
-class Saved(BaseModel, strict=True, allow_inf_nan=False):
-    """Settings in a file, without silent conversions."""
-
-
 class _Settings(Saved):
-    number: int = Field(ge=1, le=_LARGEST)
-    kept: int = Field(ge=1, le=_LARGEST)
+    number: int = Field(ge=1, le=LARGEST)
+    kept: int = Field(ge=1, le=LARGEST)
 
 
 @dataclass
@@ -101,10 +83,10 @@ class Evidence:
     catalog: Catalog
     neighbours: Neighbours
     likes: Likes
+    encoder: Encoder
     number: int
     kept: int
     device: str = "cpu"
-    _texts: list[tuple[Embedder, Any]] = field(default_factory=list)  # of the items, once they are needed
     _recents: dict[int, np.ndarray] = field(default_factory=dict)  # the likes before a month, weighed
 
     @classmethod
@@ -119,22 +101,27 @@ class Evidence:
         device: str = "cpu",
     ) -> "Evidence":
         """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
-        voters = Neighbours.fit(train, catalog, embedder)
-        return cls(catalog, voters, Likes.of(train, catalog), neighbours, kept, device)
+        voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
+        found = cls(catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, device)
+        named = Named.of(distinct_conversations(train), catalog).both
+        return replace(found, encoder=Encoder.fit(voters.vectors.T, named, voters.liked, found._texts[1].T))
 
     def save(self, path: Path) -> None:
         """Write the evidence to a safetensors file; an embedder other than TF-IDF is not in it."""
         voters, likes = self.neighbours, self.likes
         embedder = voters.embedder.arrays() if isinstance(voters.embedder, TfidfEmbedder) else {}
-        vectors = voters.vectors
+        vectors: Any = voters.vectors
+        whole = {"vectors": np.ascontiguousarray(vectors)}
+        if sparse.issparse(vectors):
+            whole = csr_arrays("vectors", vectors)
         arrays = {
             "items": _keys(self.catalog),
             **embedder,
-            **(_csr("vectors", vectors) if sparse.issparse(vectors) else {"vectors": np.ascontiguousarray(vectors)}),
-            **_csr("liked", voters.liked),
+            **whole,
+            **csr_arrays("liked", voters.liked),
             "voters": voters.people,
-            **_csr("named", voters.named),
-            **_csr("likes", likes.matrix),
+            **{f"encoder.{name}": values for name, values in vars(self.encoder).items()},
+            **csr_arrays("likes", likes.matrix),
             "people": np.array(list(likes.people), dtype=np.int64),
             "liked_in": _numbers(likes.months),
         }
@@ -154,10 +141,11 @@ class Evidence:
             arrays = load_file(path)
             with safe_open(path, "numpy") as file:
                 settings = _Settings.model_validate_json((file.metadata() or {})["settings"])
-            _check_values(arrays)
-            liked, matrix, named = (_matrix_of(arrays, name) for name in ("liked", "likes", "named"))
-            vectors = arrays["vectors"] if "vectors" in arrays else _matrix_of(arrays, "vectors")
-            _check_sizes(arrays, vectors, liked, matrix, named)
+            check_values(arrays, positive=("liked.data", "likes.data"))
+            liked, matrix = (matrix_of(arrays, name) for name in ("liked", "likes"))
+            vectors = arrays["vectors"] if "vectors" in arrays else matrix_of(arrays, "vectors")
+            _check_sizes(arrays, vectors, liked, matrix)
+            encoder = Encoder(**{name: arrays[f"encoder.{name}"] for name in get_type_hints(Encoder)})
             people = {person: place for place, person in enumerate(arrays["people"].tolist())}
             months = _months(arrays["liked_in"])
             made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
@@ -170,70 +158,62 @@ class Evidence:
         if not np.array_equal(arrays["items"], _keys(catalog)):
             places = {key: place for place, key in enumerate(_keys(catalog).tolist())}
             columns = np.array([places.get(key, -1) for key in arrays["items"].tolist()], dtype=np.int64)
-            liked, _ = _moved(liked, np.empty(liked.nnz), columns, len(catalog))
-            matrix, months = _moved(matrix, months, columns, len(catalog))
-            both = np.concatenate((columns, np.where(columns < 0, -1, columns + len(catalog))))
-            named, _ = _moved(named, np.empty(named.nnz), both, 2 * len(catalog))
-        voters = Neighbours(made, vectors, liked, arrays["voters"], named)
-        return cls(catalog, voters, Likes(matrix, people, months), settings.number, settings.kept, device)
+            liked, _ = moved(liked, np.empty(liked.nnz), columns, len(catalog))
+            matrix, months = moved(matrix, months, columns, len(catalog))
+            encoder = encoder.moved(columns, len(catalog))
+        voters, likes = Neighbours(made, vectors, liked, arrays["voters"]), Likes(matrix, people, months)
+        return cls(catalog, voters, likes, encoder, settings.number, settings.kept, device)
 
-    def terms(self, prompts: Sequence[Row], *, without_own: bool, kinds: Sequence[str] = EVIDENCE) -> dict[str, Scores]:
+    def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Scores]:
         """Return the scores of the prompts by each kind of evidence. Shape: (B, C) each.
 
         - `neighbours`: the share of the votes of the most similar conversations.
         - `item_knn`: the share of the summed similarities to the items that the prompt names as liked.
-        - `popularity`: how many people like an item.
-        - `recent`: the likes of an item before the prompt's month, a quarter as much for each month of age.
+        - `popularity`: how many people like an item; as the logarithm, less that of the best item, as the next one.
+        - `recent`: its likes before the prompt's month, a quarter as much for each month of age.
         - `content`: the share of the cosines of an item's text with those of the items that the prompt names as liked.
         - `fields`: the share of the cosines of an item's short values, such as genres, with those of the liked items.
         - `words`: the share of the cosines of an item's text with the words of the conversation.
-        - `encoder`: the share of the predictions of a regression on the words and the named items (see `Encoder`).
+        - `encoder`: the log-probability by the words and the named items (see `Encoder`).
         - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits. They are read from
           its messages, unless the prompt has them as `wishes`.
-
-        `without_own` leaves out what the prompt's person said and liked.
         """
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
         named = Named.of(prompts, self.catalog)
-        own = self.likes.own(prompts) if without_own else sparse.csr_array((len(prompts), len(self.catalog)))
-        shares: dict[str, Callable[[slice], np.ndarray]] = {}
+        values: dict[str, Callable[[slice], np.ndarray]] = {}
         if "neighbours" in kinds:
-            nearest = self.neighbours.nearest(prompts, self.number, without_own=without_own)
-            shares["neighbours"] = partial(nearest.votes, neighbours=self.number)
+            nearest = self.neighbours.nearest(prompts, self.number)
+            values["neighbours"] = partial(nearest.votes, neighbours=self.number)
         if "item_knn" in kinds:
-            shares["item_knn"] = lambda part: self._item_knn.scores(
-                named.part(part), without=own[part] if without_own else None
-            )
+            values["item_knn"] = lambda part: self._item_knn.scores(named.part(part))
         if "encoder" in kinds:
-            people = [person_key(row) for row in prompts] if without_own else [-1] * len(prompts)
-            shares["encoder"] = lambda part: self.neighbours.encoder.scores(
-                self.neighbours.embed(prompts[part]), named.part(part).both, people[part]
-            )
+            words, both = sparse.csr_array(self.neighbours.embed(prompts)), named.both
+            values["encoder"] = lambda part: self.encoder.scores(words[part], both[part])
         for kind, (queries, items) in self._queries(prompts, named, kinds).items():
-            shares[kind] = partial(_cosines, queries, items)
+            values[kind] = partial(_cosines, queries, items)
         found: dict[str, Scores] = {}
-        for kind, values in shares.items():
-            blocks = row_blocks(len(prompts), len(self.catalog))
-            parts = [log_shares(values(part), self.kept) for part in blocks]
+        for kind, own in values.items():
+            best = above_next if kind == "encoder" else log_shares
+            parts = [best(own(part), self.kept) for part in row_blocks(len(prompts), len(self.catalog))]
             found[kind] = sparse_scores(sparse.vstack(parts, format="csr"), self.device)
             if len(prompts) > BLOCK:
                 logger.info("%s: %d prompts", kind, len(prompts))
         if "popularity" in kinds:
-            counts = self.likes.matrix.sum(axis=0)
-            left_out = own.copy()
-            left_out.data = np.log(counts[own.indices] / (counts[own.indices] + 1)).astype(np.float32)
-            found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), np.log1p(counts)[None], left_out)
+            likes = np.asarray(self.likes.matrix.sum(axis=0)).reshape(1, -1)
+            found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), likes)
         if "recent" in kinds:
-            found["recent"] = self._recent(prompts, without_own)
+            found["recent"] = self._recent(prompts)
         if "wishes" in kinds:
             found["wishes"] = self._preferred(prompts)
         return {kind: found[kind] for kind in kinds}
 
-    def _by_row(self, rows: np.ndarray, table: np.ndarray, bonus: sparse.csr_array) -> Scores:
-        """Return the scores that have a row of a table (rows, C) for each prompt, with a bonus."""
-        chosen = np.eye(len(table), dtype=np.float32)[rows]
-        return Scores(chosen, table.T.astype(np.float32), bonus, device=self.device)
+    def _by_row(self, rows: np.ndarray, likes: np.ndarray) -> Scores:
+        """Return log(1 + likes) of a row of a table (rows, C) for each prompt, less the largest of that row."""
+        table = np.log1p(likes)
+        table = (table - table.max(axis=1, keepdims=True)).astype(np.float32)
+        nothing = sparse.csr_array((len(rows), table.shape[1]), dtype=np.float32)
+        return Scores(np.eye(len(table), dtype=np.float32)[rows], table.T, nothing, device=self.device)
 
     @cached_property
     def _item_knn(self) -> ItemKnn:
@@ -244,28 +224,15 @@ class Evidence:
         """The months of the likes as numbers that rise by 1 from each to the next, 0 for none. Shape: (likes,)."""
         return _places(self.likes.months)
 
-    def _recent(self, prompts: Sequence[Row], without_own: bool) -> Scores:
-        likes, told, size = self.likes.matrix, self._told, len(self.catalog)
+    def _recent(self, prompts: Sequence[Row]) -> Scores:
+        likes, told = self.likes.matrix, self._told
         after = told.max(initial=0) + 1  # the month of a later prompt, and of one without a date
         asked = _places(np.array([month_of(row) for row in prompts], dtype=str))
-        asked = np.where((asked > 0) & (asked < after), asked, after)
-
-        def weights(told: np.ndarray, asked: Any) -> np.ndarray:
-            return np.where((told > 0) & (told < asked), _DECAY ** np.maximum(asked - told - 1.0, 0), 0)
-
-        months, of_month = np.unique(asked, return_inverse=True)
+        months, of_month = np.unique(np.where((asked > 0) & (asked < after), asked, after), return_inverse=True)
         for month in set(months.tolist()) - set(self._recents):
-            self._recents[month] = np.bincount(likes.indices, weights(told, month), size)
-        table = np.array([self._recents[month] for month in months.tolist()]).reshape(-1, size)
-        left_out = sparse.csr_array((len(prompts), size), dtype=np.float32)
-        if without_own:
-            dated = sparse.csr_array((told.astype(np.float32), likes.indices, likes.indptr), shape=likes.shape)
-            left_out = self.likes._replace(matrix=dated).own(prompts)
-            rows = np.repeat(np.arange(len(prompts)), np.diff(left_out.indptr))
-            whole = table[of_month[rows], left_out.indices]
-            rest = whole - weights(left_out.data, asked[rows])
-            left_out.data = (np.log1p(rest) - np.log1p(whole)).astype(np.float32)
-        return self._by_row(of_month, np.log1p(table), left_out)
+            weights = np.where((told > 0) & (told < month), _DECAY ** np.maximum(month - told - 1.0, 0), 0)
+            self._recents[month] = np.bincount(likes.indices, weights, likes.shape[1])
+        return self._by_row(of_month, np.array([self._recents[month] for month in months.tolist()]))
 
     def _preferred(self, prompts: Sequence[Row]) -> Scores:
         size = len(self.catalog)
@@ -283,28 +250,68 @@ class Evidence:
         chosen = sparse.csr_array((np.ones(at.shape[1], np.float32), (at[0], at[1])), shape=(len(prompts), len(fits)))
         return Scores(chosen, table, sparse.csr_array((len(prompts), size)), device=self.device)
 
-    def _item_texts(self) -> tuple[Embedder, Any]:
-        """Return the embedder of items, TF-IDF of their own texts or that of conversations, and the vectors (D, C)."""
-        if not self._texts:
-            texts, embedder = [item.text() for item in self.catalog.items], self.neighbours.embedder
-            embedder = TfidfEmbedder(texts) if isinstance(embedder, TfidfEmbedder) else embedder
-            vectors = embedder.embed_items(texts).T
-            self._texts.append((embedder, vectors if isinstance(vectors, np.ndarray) else vectors.tocsr()))
-        return self._texts[0]
+    @cached_property
+    def _texts(self) -> tuple[Embedder, Any]:
+        """The embedder of items, TF-IDF of their own texts or that of conversations, and their vectors (D, C)."""
+        texts, embedder = [item.text() for item in self.catalog.items], self.neighbours.embedder
+        embedder = TfidfEmbedder(texts) if isinstance(embedder, TfidfEmbedder) else embedder
+        vectors = embedder.embed_items(texts).T
+        return embedder, vectors if isinstance(vectors, np.ndarray) else vectors.tocsr()
 
     def _queries(self, prompts: Sequence[Row], named: Named, kinds: Sequence[str]) -> dict[str, tuple[Any, Any]]:
         """Return vectors of prompts, and of items that are compared with them. Shape: (B, D) and (D, C) each."""
         queries: dict[str, tuple[Any, Any]] = {}
         means = (sparse.diags_array(1 / np.maximum(named.liked.sum(axis=1), 1)) @ named.liked).T.tocsr()
         if "content" in kinds:
-            queries["content"] = (self._item_texts()[1] @ means).T, self._item_texts()[1]
+            queries["content"] = (self._texts[1] @ means).T, self._texts[1]
         if "fields" in kinds:
             vectors = self.catalog.once(_field_vectors)
             queries["fields"] = (vectors @ means).T, vectors
         if "words" in kinds:
-            embedder, vectors = self._item_texts()
+            embedder, vectors = self._texts
             queries["words"] = embedder.embed_conversations([transcript(row["messages"]) for row in prompts]), vectors
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
+
+
+class CrossFitted(NamedTuple):
+    """Evidence of all training people but a part of them, for each part: training prompts are scored as new ones are.
+
+    The parts are by a hash of the person where all rows have a date, else by the order of the rows: people may come
+    back under other names, and then soon.
+    """
+
+    others: list[Evidence]
+
+    @classmethod
+    def fit(cls, train: Sequence[Row], *arguments: Any, **options: Any) -> "CrossFitted":
+        """Return the evidence of the parts' other people; the arguments are those of `Evidence.fit`."""
+        keys = [person_key(row) for row in train]
+        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        is_dated = all(map(date_of, train))
+        part = [key % _PARTS if is_dated else places[key] * _PARTS // len(places) for key in keys]
+        others = ([row for row, own in zip(train, part, strict=True) if own != number] for number in range(_PARTS))
+        return cls([Evidence.fit(rows or train, *arguments, **options) for rows in others])  # or nobody else is there
+
+    def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Blocks]:
+        """Return `Evidence.terms` of each prompt by those who are not in its person's part."""
+        people = [person_key(row) for row in prompts]
+        part = np.array(
+            [next((n for n, own in enumerate(self.others) if key not in own.likes.people), 0) for key in people]
+        )
+        rows = [np.flatnonzero(part == number) for number in range(len(self.others))]
+        found = [own.terms([prompts[row] for row in of], kinds) for own, of in zip(self.others, rows, strict=True)]
+        return {kind: Scattered([own[kind] for own in found], rows) for kind in kinds}
+
+    def save(self, folder: Path) -> None:
+        """Write the evidence to a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, own in enumerate(self.others):
+            own.save(folder / f"{number}.safetensors")
+
+    @classmethod
+    def load(cls, folder: Path, *arguments: Any, **options: Any) -> "CrossFitted":
+        """Return the evidence in a folder; the arguments are those of `Evidence.load`."""
+        return cls([Evidence.load(folder / f"{number}.safetensors", *arguments, **options) for number in range(_PARTS)])
 
 
 def _cosines(queries: Any, items: Any, part: slice) -> np.ndarray:
@@ -328,46 +335,23 @@ def _field_vectors(catalog: Catalog) -> sparse.csr_array:
     return sparse.vstack(found, format="csr").astype(np.float32)
 
 
-def _csr(name: str, matrix: Any) -> dict[str, np.ndarray]:
-    """Return a sparse matrix as arrays under names that begin with `name`."""
-    matrix = sparse.csr_array(matrix)
-    shape = np.array(matrix.shape, dtype=np.int64)
-    parts = {"data": matrix.data.astype(np.float32), "columns": matrix.indices, "starts": matrix.indptr}
-    return {f"{name}.{part}": _compact(value) for part, value in parts.items()} | {f"{name}.shape": shape}
-
-
-def _compact(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in the smallest type of integers that holds them all, other values unchanged."""
-    if (values != np.trunc(values)).any():
-        return values
-    return values.astype(np.min_scalar_type(-1 - int(np.abs(values).max(initial=0))))
-
-
-def _matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
-    data, columns, starts, shape = (arrays[f"{name}.{part}"] for part in ("data", "columns", "starts", "shape"))
-    matrix = sparse.csr_array((data.astype(np.float32), columns, starts), shape=tuple(shape.tolist()))
-    matrix.check_format(full_check=True)  # a file may come from elsewhere
-    return matrix
-
-
-def _check_values(arrays: Mapping[str, np.ndarray]) -> None:
-    for name, values in arrays.items():
-        least = np.finfo(np.float32).tiny if name in ("liked.data", "likes.data") else -_LARGEST  # counts are positive
-        if values.dtype.kind == "f" or least > 0:
-            wrong = values[~((least <= values) & (values <= _LARGEST))]
-            if len(wrong):
-                raise ValueError(f"{name} has {wrong[0]}")
-
-
-def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any, named: Any) -> None:
+def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any) -> None:
     """Raise `ValueError` where one part is of other conversations, people, likes or items than another."""
     people, (conversations, items) = len(set(arrays["people"].tolist())), liked.shape
     sizes = {"items": items, "voters": conversations, "liked_in": matrix.nnz, "people": people}
     shapes: dict[str, tuple[Any, Any]] = {name: (arrays[name].shape, (size,)) for name, size in sizes.items()}
     shapes |= {"likes": (matrix.shape, (people, items)), "vectors": (vectors.shape[1:], (conversations,))}
-    shapes["named"] = named.shape, (conversations, 2 * items)
-    if "terms" in arrays:
-        shapes["is_word"] = arrays["is_word"].shape, arrays["terms"].shape
+    known, size = arrays["encoder.items"].shape
+    shapes |= {
+        f"encoder.{name}": (arrays[f"encoder.{name}"].shape, expected)
+        for name, expected in {
+            "words": (len(arrays["encoder.columns"]), size),
+            "named": (2 * items, size),
+            "liked": (items, size),
+            "places": (known,),
+            "bias": (known,),
+        }.items()
+    }
     for name, (found, expected) in shapes.items():
         if found != expected:
             raise ValueError(f"{name} has the shape {found}, not {expected}")
@@ -378,18 +362,6 @@ def _keys(catalog: Catalog) -> np.ndarray:
     lines = (str(item).encode() for item in catalog.items)
     digests = b"".join(hashlib.blake2b(line, digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype=np.int64)
-
-
-def _moved(
-    matrix: sparse.csr_array, values: np.ndarray, columns: np.ndarray, num_items: int
-) -> tuple[sparse.csr_array, np.ndarray]:
-    """Return a matrix with its columns at other places, without those at -1, and the values beside its entries."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    to = columns[matrix.indices]
-    kept = np.flatnonzero(to >= 0)
-    kept = kept[np.lexsort((to[kept], rows[kept]))]
-    cells = (rows[kept], to[kept])
-    return sparse.csr_array((matrix.data[kept], cells), shape=(matrix.shape[0], num_items)), values[kept]
 
 
 def _numbers(months: np.ndarray) -> np.ndarray:

@@ -1,175 +1,237 @@
-"""The gate: the weights of each kind of evidence for a prompt, by how much every kind says about it.
+"""The gate: a calibrated log-probability of what a person likes, from an item's scores by each kind of evidence.
 
-The score of an item is the sum over kinds k of (w_k + Σ_j A_jk c_j) times its score by k; c_j is the largest score of
-the prompt's items by kind j, standardized. In a softmax it is a log-linear model, and its fit to what people liked is
-convex: a calibrated log-probability, which depends on no seed. Related: stacking with features (Sill et al., 2009).
+It is the weighted sum of the scores, whose fit to what people liked is convex, and, for the best items by that sum,
+what a small net adds, which sees an item's scores beside the largest of the prompt. Related: stacking with
+features (Sill et al., 2009).
 """
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from scipy import sparse
 from scipy.optimize import minimize
+from torch import nn
 
-from convrec.classical.evidence import Saved
-from convrec.classical.scores import Blocks, row_blocks
+from convrec.classical.scores import Blocks, WeightedSum, largest, row_blocks
 
 logger = logging.getLogger(__name__)
 
-_BEST = 300  # open items of a prompt, by the plain sum of all kinds, among which the likelihood is
+_BEST = 200  # items of a prompt that the likelihood is among, and to which the net adds
 _PENALTY = 1e-4  # of a squared weight
-_SLOPE_PENALTIES = (np.inf, 1e-2, 1e-3)  # of a squared entry of A; held-out people choose
-_HELD_OUT = 4  # each fourth person, by a hash, is held out
-_LEAST_SCALE = 0.1
-_LARGEST = 1e6  # of a number in a file; those that are fitted are far below
-_Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+_HELD_OUT = 4  # each fourth person, by a hash, is held out of the net's fit
+_LEAST_ERRORS = 3.0  # of the gain of these people, who choose the epoch, too
+_LEAST_SCALE = 1e-3
+_FAR = 3.0  # standard deviations of the largest scores, which the net sees at most
+_HIDDEN, _DROPPED = 64, 0.2
+_RATE, _DECAY, _BATCH, _EPOCHS = 8e-3, 0.05, 128, 16
 
 
-class Context(Saved):
-    """How the largest score by one kind changes the weight of each kind: by its slope for each `scale` above `mean`."""
+class Net(nn.Module):
+    """What is added to an item's score, from its scores by K kinds and the largest of its prompt.
 
-    mean: _Number
-    scale: _Number = Field(gt=0)
-    slopes: dict[str, _Number]
+    Shape: values (B, items, K), peaks (B, K); result (B, items).
+    """
+
+    values: torch.Tensor  # mean and scale
+    peaks: torch.Tensor
+
+    def __init__(self, num_kinds: int):
+        super().__init__()
+        self.register_buffer("values", torch.tensor([[0.0], [1.0]]).repeat(1, num_kinds))
+        self.register_buffer("peaks", self.values.clone())
+        self.of_item, self.of_prompt = nn.Linear(num_kinds, _HIDDEN), nn.Linear(num_kinds, _HIDDEN, bias=False)
+        self.second, self.last = nn.Linear(_HIDDEN, _HIDDEN), nn.Linear(_HIDDEN, 1, bias=False)
+        nn.init.zeros_(self.last.weight)
+
+    def standardize(self, values: torch.Tensor, peaks: torch.Tensor) -> None:
+        """Take mean and scale of the inputs from these."""
+        for own, seen in ((self.values, values.flatten(0, 1)), (self.peaks, peaks)):
+            own.copy_(torch.stack((seen.mean(dim=0), seen.std(dim=0, correction=0).clamp(min=_LEAST_SCALE))))
+
+    def forward(self, values: torch.Tensor, peaks: torch.Tensor) -> torch.Tensor:
+        said = ((peaks - self.peaks[0]) / self.peaks[1]).clamp(-_FAR, _FAR)
+        hidden = self.of_item((values - self.values[0]) / self.values[1]) + self.of_prompt(said)[:, None]
+        hidden = nn.functional.dropout(nn.functional.gelu(hidden), _DROPPED, self.training)
+        added: torch.Tensor = self.last(nn.functional.gelu(self.second(hidden)))
+        return added[..., 0]
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, torch.Tensor], num_kinds: int) -> "Net":
+        """Return the net of a file. Raises `ValueError` for other arrays than those of a net of so many kinds."""
+        net = cls(num_kinds).eval()
+        for name, own in net.state_dict().items():
+            if (found := arrays[name]).shape != own.shape or not found.isfinite().all():
+                raise ValueError(f"{name} has the shape {tuple(found.shape)}, not {tuple(own.shape)}, or no number")
+        net.load_state_dict(dict(arrays))
+        return net
+
+    def times(self, factor: float) -> "Net":
+        """Return the net that adds so many times as much."""
+        found = copy.deepcopy(self)
+        found.last.weight.data *= factor
+        return found
 
 
 class Gated(Blocks):
-    """The sum of some kinds' scores with the weights of each prompt; without `context` these are `weights`.
+    """The weighted sum of some kinds' scores, with what the net adds. All other items stay below its, in their order.
 
-    Shape: terms (B, C).
+    Shape: terms (B, C), in the order of the weights; those without a weight are needed only for the net.
     """
 
-    def __init__(self, terms: Mapping[str, Blocks], weights: Mapping[str, float], context: Mapping[str, Context]):
-        kinds = [kind for kind in terms if weights.get(kind) or kind in context] or list(terms)[:1]
+    def __init__(self, terms: Mapping[str, Blocks], weights: Mapping[str, float], net: Net | None = None):
+        kinds = [kind for kind in weights if net or (kind in terms and weights[kind])] or list(terms)[:1]
         self._terms, self.shape = [terms[kind] for kind in kinds], terms[kinds[0]].shape
-        known = [(place, context[kind]) for place, kind in enumerate(kinds) if kind in context]
-        self._places = [place for place, _ in known]
-        self._weights = torch.tensor([weights.get(kind, 0.0) for kind in kinds])
-        self._means, self._scales = (
-            torch.tensor([getattr(own, name) for _, own in known]) for name in ("mean", "scale")
-        )
-        self._slopes = torch.tensor([[own.slopes.get(kind, 0.0) for kind in kinds] for _, own in known])
+        self._weights, self._net = [weights.get(kind, 0.0) for kind in kinds], net
 
+    @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         values = [term.block(rows) for term in self._terms]
-        weights = self._weights.expand(len(values[0]), -1)
-        if self._places:
-            largest = torch.stack([values[place].amax(dim=1) for place in self._places], dim=1).cpu()
-            weights = weights + (largest - self._means) / self._scales @ self._slopes
         total = torch.zeros_like(values[0])
-        for value, weight in zip(values, weights.T.to(total.device), strict=True):
-            total.addcmul_(value, weight[:, None])
-        return total
+        for value, weight in zip(values, self._weights, strict=True):
+            total.add_(value, alpha=weight)
+        if self._net is None:
+            return total
+        best, items = largest(total, min(_BEST, total.shape[1]))
+        net, peaks = self._net.to(total.device), torch.stack([value.amax(dim=1) for value in values], dim=1)
+        changed = best + net(torch.stack([value.gather(1, items) for value in values], dim=2), peaks)
+        total += (changed.amin(dim=1) - best[:, -1])[:, None]
+        return total.scatter_(1, items, changed)
 
 
 class _Pool(NamedTuple):
     """The best open items of the prompts that have a liked one among them, and the places of these prompts.
 
-    Shape: values (rows, items, terms); inputs (rows, 1 + terms), a one and the context; closed (rows, items), -inf or
-    0; targets (rows, items), distributions; places (rows,).
+    Shape: values (rows, items, terms); peaks (rows, terms); closed (rows, items), -inf or 0; targets (rows, items),
+    distributions; places (rows,).
     """
 
     values: torch.Tensor
-    inputs: torch.Tensor
+    peaks: torch.Tensor
     closed: torch.Tensor
     targets: torch.Tensor
     places: torch.Tensor
 
     @classmethod
-    def of(cls, terms: Sequence[Blocks], positives: sparse.csr_array, excluded: Sequence[Sequence[int]]) -> "_Pool":
-        """Return the pool with the largest scores as the context, not yet standardized."""
+    def of(
+        cls,
+        terms: Sequence[Blocks],
+        weights: Sequence[float],
+        positives: sparse.csr_array,
+        excluded: Sequence[Sequence[int]],
+    ) -> "_Pool":
+        """Return the pool of the best items by the weighted sum."""
         parts: list[list[torch.Tensor]] = []
-        for part in row_blocks(*terms[0].shape):
-            scores = [term.block(part).cpu() for term in terms]
-            total = torch.zeros_like(scores[0])
-            for value in scores:
-                total += value
+        total = WeightedSum(terms, weights)
+        for part in row_blocks(*total.shape):
+            scores, ranked = [term.block(part).cpu() for term in terms], total.block(part).cpu()
             for place, closed_of in enumerate(excluded[part]):
-                total[place, list(closed_of)] = -torch.inf
-            best, items = total.topk(min(_BEST, total.shape[1]), dim=1)
+                ranked[place, list(closed_of)] = -torch.inf
+            best, items = ranked.topk(min(_BEST, ranked.shape[1]), dim=1)
             closed = torch.where(best > -torch.inf, 0.0, -torch.inf)
             liked = (torch.from_numpy(positives[part].toarray()).gather(1, items) > 0) & (closed == 0)
             values = torch.stack([value.gather(1, items) for value in scores], dim=2)
-            largest = [torch.ones(len(total)), *(value.amax(dim=1) for value in scores)]
+            peaks = torch.stack([value.amax(dim=1) for value in scores], dim=1)
             targets = liked / liked.sum(dim=1, keepdim=True).clamp(min=1)
-            places = torch.arange(part.start, part.start + len(total))
-            found = (values, torch.stack(largest, dim=1), closed, targets, places)
-            parts.append([own[liked.any(dim=1)] for own in found])
+            places = torch.arange(part.start, part.start + len(ranked))
+            parts.append([own[liked.any(dim=1)] for own in (values, peaks, closed, targets, places)])
         return cls(*(torch.cat(own) for own in zip(*parts, strict=True)))
 
     def at(self, rows: np.ndarray) -> "_Pool":
         """Return the pool of some rows."""
         return _Pool(*(part[torch.from_numpy(rows)] for part in self))
 
-    def losses_and_gradient(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's cross-entropy of the items' softmax, whose weights are inputs · matrix.
+    def losses(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each row's cross-entropy of the softmax of its open items' scores, and the log-probabilities.
 
-        The gradient is that of their mean. Shape: matrix (inputs, terms), which may lack the last inputs; result
-        (rows,) and as the matrix.
+        Shape: scores (rows, items); result (rows,) and (rows, items).
         """
-        inputs = self.inputs[:, : len(matrix)]
-        weights = inputs @ torch.from_numpy(matrix).float()
-        scores = torch.bmm(self.values, weights[:, :, None])[:, :, 0] + self.closed
-        log_probability = torch.log_softmax(scores, dim=1)
-        losses = -torch.where(self.targets > 0, log_probability * self.targets, 0).sum(dim=1)
-        residual = (log_probability.exp() - self.targets) / len(scores)
-        gradient = inputs.T @ torch.bmm(residual[:, None], self.values)[:, 0]
-        return losses.double().numpy(), gradient.double().numpy()
+        log_probability = torch.log_softmax(scores + self.closed, dim=1)
+        return -torch.where(self.targets > 0, log_probability * self.targets, 0).sum(dim=1), log_probability
 
-    def most_likely(self, penalty: float) -> np.ndarray:
-        """Return the matrix of the highest penalized likelihood; its first row, the weights, is not negative."""
-        width = self.values.shape[2]
-        penalties = np.full((1 if penalty == np.inf else self.inputs.shape[1], width), penalty)
-        penalties[0] = _PENALTY
+    def loss_and_gradient(self, weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the mean loss of the weighted sum, and its gradient. Shape: (terms,) both."""
+        losses, log_probability = self.losses(self.values @ torch.from_numpy(weights).float())
+        residual = (log_probability.exp() - self.targets) / len(losses)
+        return losses.double().mean().item(), torch.einsum("ri,rit->t", residual, self.values).double().numpy()
 
-        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            matrix = flat.reshape(penalties.shape)
-            losses, gradient = self.losses_and_gradient(matrix)
-            return losses.mean() + float((penalties * matrix**2).sum()), (gradient + 2 * penalties * matrix).ravel()
+    def most_likely(self) -> np.ndarray:
+        """Return the weights, none negative, of the highest penalized likelihood. Shape: (terms,)."""
+        size = self.values.shape[2]
 
-        start = np.zeros(penalties.size)
-        start[:width] = 1 / width
-        bounds = [(0, None)] * width + [(None, None)] * (len(start) - width)
-        return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x.reshape(penalties.shape)
+        def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
+            loss, gradient = self.loss_and_gradient(weights)
+            return loss + _PENALTY * float(weights @ weights), gradient + 2 * _PENALTY * weights
+
+        start, bounds = np.full(size, 1 / size), [(0, None)] * size
+        return minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+
+
+def _fit_net(pool: _Pool, weights: np.ndarray, is_held_out: np.ndarray) -> Net | None:
+    """Return the net of the epoch that suits held-out people best, None if they gain below three standard errors."""
+    learnt, held_out = pool.at(~is_held_out), pool.at(is_held_out)
+    steps = len(learnt.places) // _BATCH
+    if not steps or not len(held_out.places):
+        return None
+    weight = torch.from_numpy(weights).float()
+    bases = [own.values @ weight for own in (learnt, held_out)]
+    before = held_out.losses(bases[1])[0]
+    rng, best, chosen = np.random.default_rng(0), before, None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = Net(len(weights))
+        net.standardize(learnt.values, learnt.peaks)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=_DECAY)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=_EPOCHS * steps + 1, pct_start=0.1)
+        for _ in range(_EPOCHS):
+            net.train()
+            for rows in np.array_split(rng.permutation(len(learnt.places))[: steps * _BATCH], steps):
+                batch = learnt.at(rows)
+                loss = batch.losses(bases[0][rows] + net(batch.values, batch.peaks))[0].mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+            with torch.no_grad():
+                after = held_out.losses(bases[1] + net.eval()(held_out.values, held_out.peaks))[0]
+            if after.mean() < best.mean():
+                best, chosen = after, copy.deepcopy(net)
+    gains = (before - best).numpy()
+    shown = before.mean(), best.mean(), len(gains)
+    logger.info("guide: %.4f nats by the weights, %.4f with the net, for %d prompts of held-out people", *shown)
+    return chosen if gains.mean() > _LEAST_ERRORS * gains.std() / np.sqrt(len(gains)) else None
+
+
+def fit_weights(
+    terms: Mapping[str, Blocks], positives: sparse.csr_array, excluded: Sequence[Sequence[int]]
+) -> dict[str, float]:
+    """Return the weights, none negative, of the highest likelihood of what people liked; all 0 if nothing is open.
+
+    The likelihood is that of a prompt's best open items by the plain sum, the target uniform over what its person
+    liked. Shape: terms, positives (B, C).
+    """
+    pool = _Pool.of(list(terms.values()), [1.0] * len(terms), positives, excluded)
+    if not len(pool.places):
+        return dict.fromkeys(terms, 0.0)
+    weights = dict(zip(terms, pool.most_likely().tolist(), strict=True))
+    shown = ", ".join(f"{kind} {weight:.3f}" for kind, weight in weights.items())
+    logger.info("weights fitted on %d prompts: %s", len(pool.places), shown)
+    return weights
 
 
 def fit_gate(
     terms: Mapping[str, Blocks], positives: sparse.csr_array, excluded: Sequence[Sequence[int]], people: np.ndarray
-) -> tuple[dict[str, float], dict[str, Context]]:
-    """Return the weights, none negative, and their context, of the highest likelihood of what people liked.
-
-    The target of a prompt is uniform over what its person liked. Held-out people choose how much the weights depend on
-    the prompt: more only for a gain of two standard errors. Without an open liked item, all weights are 0.
+) -> tuple[dict[str, float], Net | None]:
+    """Return the weights of `fit_weights`, and the net that suits the same people beside them, if it gains enough.
 
     Shape: terms, positives (B, C); people (B,), numbers.
     """
-    pool = _Pool.of(list(terms.values()), positives, excluded)
-    if not len(pool.places):
-        return dict.fromkeys(terms, 0.0), {}
-    largest = pool.inputs[:, 1:]
-    means, scales = largest.mean(dim=0), largest.std(dim=0, correction=0).clamp(min=_LEAST_SCALE)
-    pool = pool._replace(inputs=torch.cat((pool.inputs[:, :1], (largest - means) / scales), dim=1))
-    is_held_out = people[pool.places] % _HELD_OUT == 0
-    best, losses = np.inf, dict[float, np.ndarray]()
-    if is_held_out.any() and not is_held_out.all():
-        for penalty in _SLOPE_PENALTIES:
-            matrix = pool.at(~is_held_out).most_likely(penalty)
-            losses[penalty], _ = pool.at(is_held_out).losses_and_gradient(matrix)
-            gains = losses[best] - losses[penalty]
-            if gains.mean() > 2 * gains.std() / np.sqrt(len(gains)):
-                best = penalty
-        shown = ", ".join(f"{own.mean():.4f} with {penalty:g}" for penalty, own in losses.items())
-        logger.info("guide: nats for held-out people by penalty of the slopes: %s", shown)
-    matrix = pool.most_likely(best)
-    weights = dict(zip(terms, matrix[0].tolist(), strict=True))
-    shown = ", ".join(f"{kind} {weight:.3f}" for kind, weight in weights.items())
-    logger.info("guide fitted on %d prompts: %s", len(pool.places), shown)
-    rows = zip(terms, means.tolist(), scales.tolist(), matrix[1:].tolist(), strict=False)  # none without slopes
-    return weights, {
-        kind: Context(mean=mean, scale=scale, slopes=dict(zip(terms, slopes, strict=True)))
-        for kind, mean, scale, slopes in rows
-    }
+    weights = fit_weights(terms, positives, excluded)
+    if not any(weights.values()):
+        return weights, None
+    fitted = list(weights.values())
+    pool = _Pool.of(list(terms.values()), fitted, positives, excluded)
+    return weights, _fit_net(pool, np.array(fitted), people[pool.places] % _HELD_OUT == 0)

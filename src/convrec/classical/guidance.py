@@ -2,28 +2,30 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
+from safetensors.torch import load_file, save_file
 from scipy.optimize import isotonic_regression
 
-from convrec.classical.combine import closed_items, count_positives, fit_pays, fit_weights
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, Evidence, Kind, Saved, above_next, intact
-from convrec.classical.gate import Context, Gated, fit_gate
+from convrec.classical.evidence import EVIDENCE, CrossFitted, Evidence, Kind, above_next
+from convrec.classical.gate import Gated, Net, fit_gate
+from convrec.classical.likelihood import closed_items, count_positives
 from convrec.classical.scores import Blocks
+from convrec.classical.stored import Saved, intact
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts, person_key
 from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 
-_EVIDENCE, _SETTINGS = "evidence.safetensors", "guidance.json"
+_EVIDENCE, _SETTINGS, _NET = "evidence.safetensors", "guidance.json", "net.safetensors"
+_TRAINING = "training"  # folder of the evidence of training alone, and of its parts
 _LARGEST = 1e6  # of a weight; those that are fitted are far below
-_FITTED, _VALIDATED = 3000, 2000  # prompts of training and of validation that the weights are fitted to, at most
-_GATE = "gate"  # beside the kinds of evidence
+_FITTED = 4000  # training prompts that the weights are fitted to, at most
 _SHOWINGS = 2.0  # of an item to a person, which count at most
 
 
@@ -80,75 +82,60 @@ class _Embedder(Saved):
 class _Settings(Saved):
     weights: dict[Kind, Annotated[float, Field(ge=0, le=_LARGEST)]]
     embedder: _Embedder
-    context: dict[str, Context]
 
 
 @dataclass(frozen=True)
 class Guidance:
     """Evidence and the weight of each of its kinds: log w(item) = sum of weight times score, of the best items.
 
-    With a `context` these are the weights of a prompt in the mean, and they change from prompt to prompt (see `gate`).
-    As `fit` finds them, w is in proportion to the probability that the person likes the item. All but the `kept` best
-    items of a prompt count as the next one. Without weights there is no guidance.
+    To it comes what the `net` adds (see `gate`). As `fit` finds them, w is in proportion to the probability that the
+    person likes the item. All but the `kept` best items of a prompt count as the next one. Without weights there is no
+    guidance.
     """
 
     evidence: Evidence
     weights: Mapping[str, float]
     embedder: Mapping[str, Any]  # arguments of `make_embedder`
-    context: Mapping[str, Context] = field(default_factory=dict)
+    net: Net | None = None
     live: np.ndarray | None = None  # (C,), what feedback adds to the log weights; in a service, never saved
+    parts: CrossFitted | None = None  # the evidence for training prompts
 
     @classmethod
     def fit(
         cls,
         evidence: Evidence,
+        parts: CrossFitted,
         train: Sequence[Row],
-        validation: Sequence[Row],
         list_length: int,
         embedder: Mapping[str, Any],
     ) -> "Guidance":
-        """Return the guidance whose weights suit what people liked: those of training, then those of validation.
+        """Return the guidance that suits what people of training liked, each by the evidence of other people.
 
-        The evidence was made of `train`, so what a training prompt's own person said and liked is left out. To the
-        log w that suits these prompts, times a factor, validation adds a constant weight of each kind where that gives
-        better lists to people whom it was not fitted to. So validation chooses between what holds within training and
-        what holds after it. Lists of `list_length` items keep the wishes (see `closed_items`).
+        Both kinds of evidence were made of `train`. Lists of `list_length` items keep the wishes (see `closed_items`).
         """
         catalog, prompts = evidence.catalog, distinct_prompts(train, _FITTED)
-        people = {row["prompt_id"]: person_key(row) for row in prompts}
-        own = [row for row in train if people.get(row["prompt_id"]) == person_key(row)]
-        weights, context = fit_gate(
-            evidence.terms(prompts, without_own=True),
-            count_positives(own, prompts, catalog),
+        weights, net = fit_gate(
+            parts.terms(prompts),
+            count_positives(train, prompts, catalog),
             closed_items(prompts, catalog, list_length),
-            np.array(list(people.values())),
+            np.array([person_key(row) for row in prompts]),
         )
-        asked = distinct_prompts(validation, _VALIDATED)
-        terms: dict[str, Blocks] = dict(evidence.terms(asked, without_own=False))
-        positives, closed = count_positives(validation, asked, catalog), closed_items(asked, catalog, list_length)
-        both, start = {_GATE: Gated(terms, weights, context), **terms}, {_GATE: 1.0}
-        gated, asking = cls(evidence, weights, embedder, context), np.array([person_key(row) for row in asked])
-        if not fit_pays(both, start, positives, closed, asking, list_length):
-            return gated
-        fitted = fit_weights(both, start, positives, closed, np.arange(len(asked)), list_length).values
-        gated = gated.times(fitted.pop(_GATE))
-        return replace(gated, weights={kind: gated.weights[kind] + added for kind, added in fitted.items()})
+        return cls(evidence, weights, embedder, net, parts=parts)
 
     def times(self, factor: float) -> "Guidance":
         """Return the guidance with log w times a factor."""
-        context = {
-            kind: own.model_copy(update={"slopes": {name: factor * slope for name, slope in own.slopes.items()}})
-            for kind, own in self.context.items()
-            if factor
-        }
-        return replace(self, weights={kind: factor * own for kind, own in self.weights.items()}, context=context)
+        net = self.net.times(factor) if self.net and factor else None
+        return replace(self, weights={kind: factor * own for kind, own in self.weights.items()}, net=net)
 
     @classmethod
-    def load(cls, folder: Path, catalog: Catalog, device: str = "cpu") -> "Guidance | None":
+    def load(
+        cls, folder: Path, catalog: Catalog, device: str = "cpu", training: Path | None = None
+    ) -> "Guidance | None":
         """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight.
 
-        A sentence-transformers model that runs code of its own is refused, whatever the file says. Raises `InputError`
-        for a damaged file.
+        `training` is the folder of the stage `evidence`: the guidance then has the evidence of training alone, with its
+        parts, as prompts of training and validation need it. A sentence-transformers model that runs code of its own is
+        refused, whatever the file says. Raises `InputError` for a damaged file.
         """
         if not (folder / _SETTINGS).is_file():
             return None
@@ -158,8 +145,14 @@ class Guidance:
             return None
         saved = settings.model_dump()
         make = partial(make_embedder, [], **saved["embedder"], device=device)
-        evidence = Evidence.load(folder / _EVIDENCE, catalog, make, device)
-        return cls(evidence, saved["weights"], saved["embedder"], settings.context)
+        own = training / _TRAINING if training else folder
+        evidence = Evidence.load(own / _EVIDENCE, catalog, make, device)
+        parts = CrossFitted.load(own, catalog, make, device) if training else None
+        net = None
+        if (folder / _NET).is_file():
+            with intact(folder / _NET):
+                net = Net.of_arrays(load_file(folder / _NET), len(settings.weights))
+        return cls(evidence, saved["weights"], saved["embedder"], net, parts=parts)
 
     def __call__(self, prompts: Sequence[Row]) -> list[LogWeights]:
         """Return the log weights of prompts, as a `Guide`."""
@@ -175,28 +168,40 @@ class Guidance:
         return replace(self, live=powers * surplus(shown, len(self.evidence.catalog)))
 
     def save(self, folder: Path) -> None:
-        """Write the guidance to a folder; without weights, nothing that people said or liked."""
+        """Write the guidance to a folder; without weights, nothing that people said or liked.
+
+        The evidence for training prompts is not written: see `save_training`.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        context = {kind: own.model_dump() for kind, own in self.context.items()}
-        settings = {"weights": dict(self.weights), "embedder": dict(self.embedder), "context": context}
+        settings = {"weights": dict(self.weights), "embedder": dict(self.embedder)}
         (folder / _SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
         if any(self.weights.values()):
             self.evidence.save(folder / _EVIDENCE)
+        (folder / _NET).unlink(missing_ok=True)
+        if self.net:
+            save_file(self.net.state_dict(), folder / _NET)
 
-    def log_weights(self, prompts: Sequence[Row], *, without_own: bool = False) -> list[LogWeights]:
-        """Return the logarithm of the weight of each prompt's items; `without_own` is as in `Evidence.terms`."""
+    def save_training(self, folder: Path) -> None:
+        """Write the evidence for prompts of training and validation below a folder."""
+        if self.parts and any(self.weights.values()):
+            self.parts.save(folder / _TRAINING)
+            self.evidence.save(folder / _TRAINING / _EVIDENCE)
+
+    def log_weights(self, prompts: Sequence[Row], *, training: bool = False) -> list[LogWeights]:
+        """Return the logarithm of the weight of each prompt's items; of a `training` prompt, by others' evidence."""
         if not (any(self.weights.values()) and prompts):
             return [NO_GUIDANCE] * len(prompts)
-        return as_log_weights(self.total(prompts, without_own=without_own), self.evidence.kept, self.live)
+        return as_log_weights(self.total(prompts, training=training), self.evidence.kept, self.live)
 
-    def total(self, prompts: Sequence[Row], *, without_own: bool = False) -> Gated:
+    def total(self, prompts: Sequence[Row], *, training: bool = False) -> Gated:
         """Return log w of all items of the prompts, up to a constant. Shape: (B, C)."""
-        kinds = list(filter(self.uses, EVIDENCE)) or EVIDENCE[:1]
-        return Gated(self.evidence.terms(prompts, without_own=without_own, kinds=kinds), self.weights, self.context)
+        kinds, evidence = list(filter(self.uses, EVIDENCE)) or EVIDENCE[:1], self.evidence
+        terms = self.parts.terms(prompts, kinds) if training and self.parts else evidence.terms(prompts, kinds)
+        return Gated(terms, self.weights, self.net)
 
     def uses(self, kind: str) -> bool:
         """Return whether a kind of evidence has a weight for some prompts."""
-        return bool(self.weights.get(kind)) or kind in self.context
+        return bool(self.weights.get(kind)) or (self.net is not None and kind in self.weights)
 
     def likers(self, prompts: Sequence[Row]) -> list[dict[int, int]]:
         """Return `Neighbours.likers` of the conversations that vote; none if their votes guide no list."""
@@ -205,9 +210,11 @@ class Guidance:
         return self.evidence.neighbours.likers(prompts, self.evidence.number)
 
 
-def load_guide(folder: Path | None, catalog: Catalog, device: str = "cpu") -> Guidance | None:
-    """Return the guidance in a folder as the guide of lists, None where there is none."""
-    return None if folder is None else Guidance.load(folder, catalog, device)
+def load_guide(
+    folder: Path | None, catalog: Catalog, device: str = "cpu", training: Path | None = None
+) -> Guidance | None:
+    """Return the guidance in a folder as the guide of lists, None where there is none (see `Guidance.load`)."""
+    return None if folder is None else Guidance.load(folder, catalog, device, training)
 
 
 def as_log_weights(scores: Blocks, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:

@@ -10,9 +10,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import bdtrc
 
-from convrec.classical.collaborative import Named
-from convrec.classical.embedding import Embedder, TfidfEmbedder
-from convrec.classical.encoder import Encoder
+from convrec.classical.embedding import Embedder
 from convrec.classical.scores import Matrix
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, person_key, truths
@@ -34,18 +32,25 @@ class _Conversation(NamedTuple):
     person: int
 
 
-def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation], list[Row], sparse.csr_array]:
-    """Return the distinct training conversations, a row of each, and how often it liked an item (conversations, C)."""
+def distinct_conversations(train: Sequence[Row]) -> list[Row]:
+    """Return the first row of each distinct conversation of a person, in order."""
+    found: dict[_Conversation, Row] = {}
+    for row in train:
+        found.setdefault(_Conversation(_words(row), person_key(row)), row)
+    return list(found.values())
+
+
+def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation], sparse.csr_array]:
+    """Return the distinct training conversations, and how often each liked an item (conversations, C)."""
     places: dict[_Conversation, int] = {}
-    cells, rows_of = [], dict[int, Row]()
+    cells = []
     for row in train:
         place = places.setdefault(_Conversation(_words(row), person_key(row)), len(places))
-        rows_of.setdefault(place, row)
         found = (catalog.find(truth.title, truth.year) for truth in truths(row))
         cells += [(place, index) for index in found if index is not None]
     rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
     liked = sparse.csr_array((np.ones(len(cells)), (rows, columns)), shape=(len(places), len(catalog)))
-    return list(places), list(rows_of.values()), liked
+    return list(places), liked
 
 
 class Nearest(NamedTuple):
@@ -83,44 +88,29 @@ class Neighbours:
     vectors: Matrix  # (D, conversations)
     liked: sparse.csr_array  # (conversations, C), how often
     people: np.ndarray  # (conversations,), int64, see `person_key`
-    named: sparse.csr_array  # (conversations, 2C), see `Named.both`
 
     @classmethod
     def fit(cls, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]) -> "Neighbours":
         """Return the neighbours of these rows; `embedder` makes an embedder from their conversations."""
-        conversations, rows, liked = _liked(train, catalog)
+        conversations, liked = _liked(train, catalog)
         texts, people = (list(part) for part in zip(*conversations, strict=True))
         fitted = embedder(texts)
         vectors: Any = fitted.embed_conversations(texts)
         vectors = vectors.T.tocsr() if sparse.issparse(vectors) else vectors.T
-        named = Named.of(rows, catalog).both
-        return cls(fitted, vectors, liked, np.array(people, dtype=np.int64), named)
+        return cls(fitted, vectors, liked, np.array(people, dtype=np.int64))
 
     def embed(self, prompts: Sequence[Row]) -> Matrix:
         """Return the vectors of prompts. Shape: (B, D)."""
         return self.embedder.embed_conversations([_words(row) for row in prompts])
 
-    @cached_property
-    def encoder(self) -> Encoder:
-        """The encoder of these conversations; word pairs are none of its inputs."""
-        embedder = self.embedder
-        used = embedder.is_word if isinstance(embedder, TfidfEmbedder) else np.ones(self.vectors.shape[0], dtype=bool)
-        return Encoder(self.vectors, used, self.named, self.liked, self.people)
-
-    def nearest(self, prompts: Sequence[Row], number: int, *, without_own: bool = False) -> Nearest:
-        """Return the nearest `number` training conversations of each prompt, all where there are fewer.
-
-        `without_own` takes the vote from conversations of the prompt's person: their cosine is 0.
-        """
+    def nearest(self, prompts: Sequence[Row], number: int) -> Nearest:
+        """Return the nearest `number` training conversations of each prompt, all where there are fewer."""
         number = min(number, self.liked.shape[0])
         places = np.empty((len(prompts), number), dtype=np.int64)
         cosines = np.empty((len(prompts), number), dtype=np.float32)
         for start in range(0, len(prompts), _BLOCK):
             block = prompts[start : start + _BLOCK]
             every = product(self.embed(block), self.vectors)
-            if without_own:
-                own = np.array([person_key(row) for row in block], dtype=np.int64)
-                every[own[:, None] == self.people] = 0
             last = np.partition(every, -number, axis=1)[:, [-number]]
             is_last, is_nearer = every == last, every > last
             room = number - is_nearer.sum(axis=1, keepdims=True)  # equal cosines: the earlier conversation

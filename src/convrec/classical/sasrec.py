@@ -16,7 +16,7 @@ import torch
 from scipy import sparse
 from torch import nn
 
-from convrec.classical.combine import multinomial_residual
+from convrec.classical.likelihood import multinomial_residual
 from convrec.classical.scores import row_blocks
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, named_titles, person_key, truths

@@ -119,6 +119,26 @@ class Subset(Blocks):
         return self._scores.block(self._rows[rows])
 
 
+class Scattered(Blocks):
+    """Rows of several scores, those of each at their places in the whole."""
+
+    def __init__(self, scores: Sequence[Blocks], places: Sequence[np.ndarray]):
+        number = sum(map(len, places))
+        self.shape, self._scores = (number, scores[0].shape[1]), list(scores)
+        self._of, self._row = np.empty((2, number), dtype=np.int64)
+        for place, rows in enumerate(places):
+            self._of[rows], self._row[rows] = place, np.arange(len(rows))
+
+    def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        of, own = self._of[rows], self._row[rows]
+        found = torch.empty((len(of), self.shape[1]))
+        for number in np.unique(of):
+            block = self._scores[number].block(own[of == number])
+            found = found.to(block.device)
+            found[torch.from_numpy(of == number).to(block.device)] = block
+        return found
+
+
 def flat_entries(matrix: sparse.csr_array) -> tuple[torch.Tensor, torch.Tensor]:
     """Return where the entries of a sparse matrix stand in its flattened form, each place once, and their values.
 

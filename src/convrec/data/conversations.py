@@ -59,7 +59,11 @@ def person_of(row: Row) -> str:
 
 def person_key(row: Row) -> int:
     """Return a number for the person of a row: 63 bits of a hash of the name, which can only be guessed."""
-    return int.from_bytes(hashlib.blake2b(person_of(row).encode(), digest_size=8).digest(), "big") >> 1
+    return _hash(person_of(row))
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def named_titles(row: Row) -> list[str]:
@@ -139,8 +143,8 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
 def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]:
     """Return the first row of each prompt, in order; all answers to a prompt share one list.
 
-    If there are more than `limit`, each person's first prompt is chosen before anyone's second: what few people like
-    says little of the others.
+    If there are more than `limit`, they are drawn by a hash, and nobody's second before all people's first: what few
+    people like says little of the others.
     """
     first: dict[str, Row] = {}
     for row in rows:
@@ -148,9 +152,10 @@ def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]
     prompts = list(first.values())
     if limit is None or limit >= len(prompts):
         return prompts
-    persons = pd.Series(map(person_of, prompts))
+    drawn = sorted(range(len(prompts)), key=lambda place: _hash(prompts[place]["prompt_id"]))
+    persons = pd.Series([person_of(prompts[place]) for place in drawn])
     turns = persons.groupby(persons).cumcount().to_numpy()
-    return [prompts[place] for place in sorted(turns.argsort(kind="stable")[:limit])]
+    return [prompts[place] for place in sorted(drawn[turn] for turn in turns.argsort(kind="stable")[:limit])]
 
 
 def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[Row]]:

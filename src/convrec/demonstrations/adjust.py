@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from convrec.classical.combine import multinomial_residual
+from convrec.classical.likelihood import multinomial_residual
 from convrec.classical.scores import Blocks, Subset, row_blocks, top_items
 from convrec.evaluation.metrics import ndcg
 

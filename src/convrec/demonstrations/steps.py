@@ -1,17 +1,18 @@
 """The steps before Adjust: the teacher's answers, Remap, Reflect and collaborative evidence, and their weighted sum."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from convrec.classical.combine import Weights, closed_items, fit_weights
 from convrec.classical.embedding import Embedder
+from convrec.classical.gate import fit_weights
 from convrec.classical.guidance import Guidance
-from convrec.classical.scores import Blocks, WeightedSum, sparse_scores, top_items
+from convrec.classical.likelihood import closed_items
+from convrec.classical.scores import Blocks, Subset, WeightedSum, sparse_scores, top_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, transcript
 from convrec.data.parsing import Entry, format_list
@@ -104,11 +105,11 @@ class Combined(NamedTuple):
     """The terms of each split's scores, and the weights of their sum."""
 
     terms: dict[str, dict[str, Blocks]]
-    weights: Weights
+    weights: Mapping[str, float]
 
     def scores(self, split: str) -> Blocks:
         terms = self.terms[split]
-        return WeightedSum(list(terms.values()), [self.weights.values[name] for name in terms])
+        return WeightedSum(list(terms.values()), [self.weights[name] for name in terms])
 
 
 def combine(
@@ -116,24 +117,25 @@ def combine(
     positives: sparse.csr_array,
     fitted: np.ndarray,
     guide: Guidance | None,
-    list_length: int,
     device: str,
 ) -> Combined:
     """Return the scores with those of the guide, with the weights that suit the `fitted` training prompts best.
 
-    A training prompt's own person gives no evidence about it. Without a guide the sum is s_reflect.
+    A training prompt's own person gives no evidence about it. Without a guide, or where no term is of use, the sum is
+    s_reflect.
     """
     terms: dict[str, dict[str, Blocks]] = {
         name: {"remap": split.remapped.scores, "ratings": sparse_scores(split.reflected.ratings, device)}
         for name, split in grounded.items()
     }
     if guide is None:
-        return Combined(terms, Weights(REFLECTED, None, None))
+        return Combined(terms, REFLECTED)
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
-        terms[name]["evidence"] = guide.total(split.prompts, without_own=name != "validation")  # train and its variants
-    train = grounded["train"]
-    return Combined(terms, fit_weights(terms["train"], REFLECTED, positives, train.closed, fitted, list_length))
+        terms[name]["evidence"] = guide.total(split.prompts, training=name != "validation")  # train and its variants
+    own = {name: Subset(scores, fitted) for name, scores in terms["train"].items()}
+    weights = fit_weights(own, positives[fitted], [grounded["train"].closed[row] for row in fitted])
+    return Combined(terms, weights if any(weights.values()) else {**REFLECTED, "evidence": 0.0})
 
 
 def list_texts(top: np.ndarray, catalog: Catalog) -> list[str]:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from convrec.classical.collaborative import Als, Ease, ItemKnn, Likes, Named
-from convrec.classical.combine import closed_items, count_positives
 from convrec.classical.embedding import Embedder, TfidfEmbedder, make_embedder
 from convrec.classical.guidance import Guidance
+from convrec.classical.likelihood import closed_items, count_positives
 from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
 from convrec.classical.scores import best_columns, row_blocks
@@ -108,7 +108,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Baselines:
-    """The baselines of one training split: a method for each name in `systems.BASELINES`.
+    """The baselines of some rows: a method for each name in `systems.BASELINES`.
 
     A method returns the fitted baseline, or in words what it needs if the data lack it. Hyper-parameters are chosen on
     `asked`, prompts of `validation`; `named` holds what they and the prompts to answer name, `guide` the evidence of
@@ -293,15 +293,16 @@ def kept_baselines(
     }
     embedder = Path(options["embedder"]["name"])  # a folder, or a name
     inputs = [*map(paths.split, ("train", "validation", "test")), paths.catalog, *([embedder] * embedder.is_dir())]
-    inputs += sorted(paths.evidence.glob("*"))
+    inputs += sorted(paths.evidence.rglob("*.*"))
     file = CHECKPOINTS / "baselines" / f"{make_key(parameters, inputs, code_files([__name__]), _LIBRARIES)}.json"
     kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     if missing := [name for name in names if name not in kept]:
         train, validation = read_rows(paths.split("train")), read_rows(paths.split("validation"))
         if "fusion" in missing and not paths.evidence.is_dir():  # or the strongest one would be passed over in silence
             raise InputError(f"{paths.evidence}: no evidence yet; run `dvc repro evidence` first")
-        guide = Guidance.load(paths.evidence, catalog, device)
-        found = baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options), guide)
+        load = partial(Guidance.load, paths.evidence, catalog, device)
+        guides = load(training=paths.evidence), load()
+        found = baseline_lists(missing, train, validation, prompts, catalog, Options.of(**options), guides)
         for name, answers in found:
             kept[name] = answers
             write_text(file, json.dumps(kept))  # a run that is interrupted goes on with the next baseline
@@ -315,17 +316,20 @@ def baseline_lists(
     prompts: Sequence[Row],
     catalog: Catalog,
     options: Options,
-    guide: Guidance | None,
+    guides: tuple[Guidance | None, Guidance | None],
 ) -> Iterator[tuple[str, Answers | str]]:
     """Yield each name and its baseline's lists for the prompts; in words what it needs, if the data lack it.
 
-    Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. Items with equal
-    scores are ordered by popularity in training.
+    Hyper-parameters are those of the highest mean NDCG on the validation rows that `choose` finds. With these, a
+    baseline is fitted to training and validation; SASRec, which stops by validation, to training alone. `guides` have
+    the evidence of training, and of both. Items with equal scores are ordered by popularity.
     """
     asked = distinct_prompts(validation, _VALIDATION_PROMPTS)
     kept = {row["prompt_id"] for row in asked}
     rows = [row for row in validation if row["prompt_id"] in kept]
-    baselines = Baselines(train, validation, asked, catalog, options, Named.of([*asked, *prompts], catalog), guide)
+    shared = asked, catalog, options, Named.of([*asked, *prompts], catalog)
+    baselines = Baselines(train, validation, *shared, guides[0])
+    whole = Baselines([*train, *validation], validation, *shared, guides[1])
     closed = [closed_items(own, catalog, options.size) for own in (asked, prompts)]
     targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
     num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"
@@ -347,8 +351,9 @@ def baseline_lists(
 
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
         logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
-        lists = _lists(scorer.of(prompts), chosen, closed[1], baselines)
-        texts = [format_list([str(catalog.items[index]) for index in own]) for own in lists]
+        own = baselines if name == "sasrec" else whole
+        lists = _lists(getattr(own, name)().of(prompts), chosen, closed[1], own)
+        texts = [format_list([str(catalog.items[index]) for index in top]) for top in lists]
         yield name, Answers(texts, chosen, value)
 
 

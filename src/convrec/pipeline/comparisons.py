@@ -75,7 +75,7 @@ class Experiment:
         trained = stage_params(params, "rank_grpo").keyed("rank_grpo")
         parameters = {"variant": name, **trained, "lists": params.list_settings(), "cutoffs": common.cutoffs}
         inputs = [start, paths.split("train"), paths.split("validation"), paths.catalog]
-        inputs += sorted(paths.guidance.glob("*"))
+        inputs += sorted([*paths.guidance.glob("*"), *paths.evidence.rglob("*.safetensors")])
         folder = CHECKPOINTS / "compare" / str(make_key(parameters, inputs, code_files([__name__]), TRAINERS))
         if (folder / _SCORES).is_file():
             logger.info("%s, seed %d: already finished (%s)", name, common.seed, folder)
@@ -146,7 +146,7 @@ def compare_algorithms(
         raise InputError(f"{start}: not made yet; run `dvc repro {START}` first")
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
-    guide = load_guide(paths.guidance, evaluation.catalog) if constrained else None
+    guide = load_guide(paths.guidance, evaluation.catalog, training=paths.evidence) if constrained else None
     experiment = Experiment(paths, evaluation, constrained, guide)
     tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:

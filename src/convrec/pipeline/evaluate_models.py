@@ -57,7 +57,10 @@ def evaluate_models(
         with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
             record.log_dataset(paths.split(split), split)
             record.log_dataset(paths.catalog, "catalog")
-            guide = load_guide(guidance, evaluation.catalog) if constrained else None
+            if split == "validation" and guidance != paths.guidance:
+                logger.warning("%s: its evidence has what was liked in its own validation split", name)
+            training = paths.evidence if split == "validation" and guidance == paths.guidance else None
+            guide = load_guide(guidance, evaluation.catalog, training=training) if constrained else None
             found = evaluation.of_model(folder, constrained, settings, guide)
             metrics = evaluation.intervals(found.scores)
             result = {"model": name, "split": split, "engine": params.evaluate.engine, "constrained": constrained}
@@ -148,7 +151,9 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     values = {**params.model_dump(include={"common", "evaluate"}), "every": every}
     tags = {**params.tags(), "stage": "evaluate", "split": split, "stages": ",".join(trainings)}
     sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
-    target, guide = paths.evaluations / "checkpoints.json", load_guide(paths.guidance, evaluation.catalog)
+    training = paths.evidence if split == "validation" else None
+    target = paths.evaluations / "checkpoints.json"
+    guide = load_guide(paths.guidance, evaluation.catalog, training=training)
     rows: list[Figures] = []
     with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
         for stage, (folder, kept) in trainings.items():

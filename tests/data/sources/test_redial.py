@@ -99,7 +99,7 @@ def test_the_files_are_the_splits_and_the_end_of_training_those_without_a_file(t
     folder = _folder(tmp_path, [])
     (folder / "valid_data.jsonl").unlink()
     for name, number in files.items():
-        lines = (json.dumps(_dialogue(conversationId=f"{name}-{place}")) for place in range(number))
+        lines = (json.dumps(_dialogue(conversationId=f" {name}-{place}\u200b")) for place in range(number))
         (folder / f"{name}_data.jsonl").write_text("\n".join(lines))
     _, rows, splits, *_ = read_redial(folder, quarantine, own_splits=True)
     order = rows.assign(split=splits).groupby("split", sort=False)["conversation_id"].unique()

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import Evidence
+from convrec.classical.evidence import CrossFitted, Evidence
 from convrec.classical.guidance import Guidance
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import with_settings
@@ -87,8 +87,9 @@ def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
     ]
     weights = {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "content": 0.3, "words": 0.7, "wishes": 1.0}
     evidence = Evidence.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
-    guidance, asked = Guidance(evidence, weights, {"name": "tfidf"}), []
-    expected = [by_item(own) for own in guidance.log_weights(rows, without_own=True)]
+    parts = CrossFitted.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
+    guidance, asked = Guidance(evidence, weights, {"name": "tfidf"}, parts=parts), []
+    expected = [by_item(own) for own in guidance.log_weights(rows, training=True)]
     spy = SimpleNamespace(log_weights=lambda own, **how: asked.append(own) or guidance.log_weights(own, **how))
     examples = [{"row": place, "seen_titles": []} for place in (2, 2, 0)]
     guided_batch = rank_grpo._Guided(rows, spy)

@@ -8,6 +8,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
 from convrec.data.sources.source import Source
-from convrec.data.titles import title_and_year, usable_title
+from convrec.data.titles import title_and_year, usable_id, usable_title
 from convrec.project.errors import InputError
 
 METADATA = ("genre", "plot", "director", "star")
@@ -50,7 +51,9 @@ class _Message(BaseModel):
 class _Dialogue(BaseModel):
     """One dialogue: movies and forms by movie id, the recommender's `answers` and the seeker's `own_answers`."""
 
-    id: int | str = Field(alias="conversationId")
+    id: Annotated[str, BeforeValidator(partial(usable_id, field="conversationId"))] = Field(
+        alias="conversationId", min_length=1
+    )
     seeker: int | str = Field(alias="initiatorWorkerId")
     messages: list[_Message]
     movies: Annotated[dict[str, str | None], BeforeValidator(_or_empty)] = Field(alias="movieMentions")

@@ -1,6 +1,6 @@
 """Stage `demonstrations`: the teacher's lists, grounded by Remap, Reflect, collaborative evidence and Adjust."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from convrec.classical.combine import Weights, count_positives
 from convrec.classical.embedding import Embedder, make_embedder
 from convrec.classical.guidance import load_guide
+from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
@@ -124,8 +124,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_metrics({f"teacher/{key.replace('.', '/')}": float(value) for key, value in took.items()})
     train, held_out = grounded["train"], groups.held_out
     positives = count_positives(rows["train"], train.prompts, catalog)
-    guide = load_guide(paths.evidence, catalog, demonstrator.device) if config.fit_prompts else None
-    combined = combine(grounded, positives, groups.fitted, guide, size, demonstrator.device)
+    guide = load_guide(paths.evidence, catalog, demonstrator.device, paths.evidence) if config.fit_prompts else None
+    combined = combine(grounded, positives, groups.fitted, guide, demonstrator.device)
     scores = combined.scores("train")
     settings = config.adjust.model_dump(exclude={"held_out"})
     fit = fit_adjust(scores, positives, held_out, seed=common.seed, **settings)
@@ -177,11 +177,10 @@ def run(params: Params, paths: Paths, record: Run) -> None:
 
 
 def _write_metrics(
-    metrics: dict[str, Any], weights: Weights, fit: Fit, params: Params, paths: Paths, record: Run
+    metrics: dict[str, Any], weights: Mapping[str, float], fit: Fit, params: Params, paths: Paths, record: Run
 ) -> None:
     """Write and record the metrics, with those of the two fits."""
-    values, ndcg, before = weights
-    metrics["collaborative"] = {} if ndcg is None else {"weights": values, "ndcg": ndcg, "ndcg_before": before}
+    metrics["collaborative"] = {"weights": weights} if "evidence" in weights else {}
     metrics["adjust"] = {"best_epoch": fit.best_epoch, "epochs": len(fit.losses) - 1 if fit.losses else 0}
     headline, steps = f"ndcg_at_{max(params.common.cutoffs)}", ("teacher", "adjust")
     measured = {where: metrics[where] for where in ("held_out", "validation") if where in metrics}

@@ -1,9 +1,14 @@
-"""Stage `evidence`: what training says about what people will like, and the weights of its kinds."""
+"""Stage `evidence`: what training says about what people will like, and the weights of its kinds.
 
+What is served has the evidence of validation, too: it says nothing in the choice of weights, factor and checkpoint.
+"""
+
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import Evidence
+from convrec.classical.evidence import CrossFitted, Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
@@ -19,9 +24,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     embedder, device = params.evidence_embedder(), pick_device(params.common.device)
     train, validation = (read_rows(paths.split(name)) for name in ("train", "validation"))
     make, sizes = partial(make_embedder, **embedder, device=device), params.evidence.model_dump()
-    evidence = Evidence.fit(train, Catalog.read(paths.catalog), make, device=device, **sizes)
-    guide = Guidance.fit(evidence, train, validation, params.common.list_length, embedder)
-    guide.save(paths.evidence)
+    catalog = Catalog.read(paths.catalog)
+    options: dict[str, Any] = {"catalog": catalog, "embedder": make, "device": device, **sizes}
+    evidence, parts = Evidence.fit(train, **options), CrossFitted.fit(train, **options)
+    guide = Guidance.fit(evidence, parts, train, params.common.list_length, embedder)
+    guide.save_training(paths.evidence)
+    replace(guide, evidence=Evidence.fit([*train, *validation], **options)).save(paths.evidence)
     metrics = {"weights": guide.weights}
     write_json(paths.metrics("evidence"), metrics)
     record.log_metrics(metric_values(metrics, "evidence/"))

@@ -3,7 +3,7 @@
 import shutil
 from typing import Any
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance, load_guide
 from convrec.data.catalog import Catalog
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
@@ -22,7 +22,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": prompts})
         model, trust = paths.model("sft"), params.base_model.trust_remote_code
         check_constraint(model, evaluation.prompts, evaluation.catalog, params.common.list_length, trust)
-        fit = fit_guidance(guide, model, evaluation)
+        fitted = Guidance.load(paths.evidence, evaluation.catalog, training=paths.evidence)
+        fit = fit_guidance(fitted or guide, model, evaluation)
         metrics = {"factor": fit.factor, f"validation_{evaluation.headline}": fit.ndcg, "unguided": fit.unguided}
     if guide:
         guide.times(metrics["factor"]).save(paths.guidance)

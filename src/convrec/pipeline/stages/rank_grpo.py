@@ -89,7 +89,7 @@ class _Guided:
         places = list(dict.fromkeys(example["row"] for example in examples))
         if places != list(self.weights):  # the sampler repeats a batch for each micro-step and iteration
             # a person's own rows would tell what is to be learnt
-            found = self.guidance.log_weights([self.rows[place] for place in places], without_own=True)
+            found = self.guidance.log_weights([self.rows[place] for place in places], training=True)
             self.weights = {
                 place: {"guided_items": own.items.tolist(), "log_weights": own.logs.tolist()}
                 for place, own in zip(places, found, strict=True)
@@ -169,7 +169,9 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
-    guidance = Guidance.load(paths.guidance, catalog) if config.constrained and config.guided else None
+    guidance = None
+    if config.constrained and config.guided:
+        guidance = Guidance.load(paths.guidance, catalog, training=paths.evidence)
     dataset, rows = _dataset(params, paths, prompts)
     _limit_steps(arguments, config, len(dataset))
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
@@ -269,7 +271,9 @@ def _with_new_items(model: Path, catalog_file: Path, trust_remote_code: bool) ->
 def key_of(params: Params, paths: Paths, start: str | None = None) -> Key:
     """Return the key of a training with these parameters, start and the present inputs."""
     config, start = params.rank_grpo, start or find_start(params, paths)
-    guidance = paths.guidance.glob("*") if config.constrained and config.guided else ()
+    guidance: list[Path] = []
+    if config.constrained and config.guided:
+        guidance = [*paths.guidance.glob("*"), *paths.evidence.rglob("*.safetensors")]
     splits = [paths.split(name) for name in ("train", "validation")]
     rewards = Path(config.rewards.model or "-")  # a folder, or a name of the hub
     models = [*model_files(Path(start)), *(model_files(rewards) if rewards.is_dir() else ())]
