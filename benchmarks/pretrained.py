@@ -87,6 +87,16 @@ OF_KIND: dict[str, dict[str, Any]] = {
     },
     "embedded": {},
 }
+OF_DATA: dict[str, dict[str, Any]] = {
+    "redial": {  # liked suggestions in lists of 20, as in docs/experiments.md, not the profile's published protocol
+        "common.list_length": 20,
+        "common.cutoffs": [5, 10, 20],
+        "data.redial.ground_truth": "liked",
+        "data.redial.own_splits": False,
+        "demonstrations.train_share": 1.0,
+        "demonstrations.variants": 5,
+    },
+}
 SMOKE = {
     "guidance.fit_prompts": 8,
     "sft.num_train_epochs": 1,
@@ -154,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def case_params(case: str, options: argparse.Namespace) -> Params:
     """Return the parameters of a case, or of a data set alone: its profile, with the settings of its kind."""
     data, _, kind = case.partition("-")
-    settings: Found = {"data.path": str(getattr(options, data))}
+    settings: Found = {"data.path": str(getattr(options, data)), **OF_DATA.get(data, {})}
     if kind in ("items", "text"):
         settings |= {"base_model.name": str(options.model), **PRETRAINED}
     settings |= OF_KIND.get(kind, {}) | (SMOKE if options.smoke and kind else {})
