@@ -30,7 +30,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from convrec.classical.evidence import CrossFitted, Evidence
+from convrec.classical.crossfit import CrossFitted
+from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows

@@ -3,8 +3,9 @@ import math
 import numpy as np
 
 from convrec.classical import evidence, scores
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import EVIDENCE, CrossFitted, Evidence, log_shares
+from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import person_key
 from tests.rows import make_row

@@ -4,8 +4,9 @@ import torch
 from scipy import sparse
 
 from convrec.classical import gate
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import EVIDENCE, CrossFitted, Evidence
+from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.gate import Gated, fit_gate
 from convrec.classical.guidance import Guidance
 from convrec.classical.scores import sparse_scores

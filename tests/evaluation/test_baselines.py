@@ -9,8 +9,9 @@ import pytest
 
 from convrec.classical import sasrec
 from convrec.classical.collaborative import Als, Likes, Named
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import CrossFitted, Evidence
+from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import distinct_prompts, read_rows, write_rows

@@ -11,7 +11,7 @@ from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of, named_titles, person_key, truths
+from convrec.data.conversations import Row, month_of, named_titles, person_key, truth_items
 from convrec.project.machine import usable_cores
 
 Cells = list[tuple[int, int]]
@@ -84,8 +84,7 @@ class Likes(NamedTuple):
         first: dict[tuple[int, int], str] = {}
         for row in rows:
             place, month = people.setdefault(person_key(row), len(people)), month_of(row)
-            found = (catalog.find(truth.title, truth.year) for truth in truths(row))
-            for index in {index for index in found if index is not None} | named_items(row, catalog)[0]:
+            for index in {*truth_items(row, catalog), *named_items(row, catalog)[0]}:
                 first[place, index] = min(month, first.get((place, index), month))
         months = np.array([first[cell] for cell in sorted(first)], dtype=str)
         return cls(_matrix(list(first), len(people), len(catalog)), people, months)

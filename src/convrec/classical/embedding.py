@@ -78,7 +78,7 @@ class TfidfEmbedder:
         """Return what `of_arrays` makes the embedder of: the hashes of its D terms, and numbers of each."""
         has_words = np.array([self._has_words])
         terms = sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
-        return {"terms": np.array(terms, dtype=np.int64), "idf": self._vectorizer.idf_, "has_words": has_words}
+        return {"terms": np.array(terms, dtype=np.uint32), "idf": self._vectorizer.idf_, "has_words": has_words}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":

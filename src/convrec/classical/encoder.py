@@ -18,15 +18,16 @@ from sklearn.decomposition import TruncatedSVD
 from torch import nn
 
 from convrec.classical.scores import Matrix
+from convrec.classical.stored import rounded
 
-_MOST_WORDS = 20_000  # the most frequent ones
+_MOST_WORDS = 5_000  # the most frequent ones
 _MOST_ITEMS = 10_000  # the most liked ones; others have probability 0
 _WORDS, _NAMED, _TEXTS = 300, 250, 200  # singular vectors
 _SIZE = 128  # of h
-_DROPPED, _DROPPED_HIDDEN = 0.4, 0.25  # shares of x and h
+_DROPPED, _DROPPED_HIDDEN = 0.3, 0.25  # shares of x and h
 _RATE, _DECAY = 3e-3, 0.1
-_BATCH, _EPOCHS, _MOST_STEPS = 256, 8, 800
-_LENGTH = 8.0  # of the mean of each input
+_BATCH, _EPOCHS, _MOST_STEPS = 256, 8, 400
+_LENGTH, _NOTHING = 8.0, 1e-9  # of the mean of each input, and of one that training lacks
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Encoder:
     """A fitted encoder. Shape: see the fields, with d = 128; C' are the items that it knows, as places of the C."""
 
     columns: np.ndarray  # (D',) of the D words
-    words: np.ndarray  # (D', d), float16
+    words: np.ndarray  # (D', d)
     named: np.ndarray  # (2C, d)
     liked: np.ndarray  # (C, d)
     places: np.ndarray  # (C',)
@@ -60,27 +61,25 @@ class Encoder:
         columns = _most_frequent(np.bincount(words.indices, minlength=words.shape[1]), _MOST_WORDS)
         places = _most_frequent(np.asarray((liked > 0).sum(axis=0)).ravel(), _MOST_ITEMS)
         vectors = texts @ _singular(texts, _TEXTS)
-        vectors /= max(_length(vectors), 1e-9)
+        vectors /= max(_length(vectors), _NOTHING)
         maps = [_singular(words[:, columns], _WORDS), _singular(named, _NAMED), vectors]
         parts = [words[:, columns] @ maps[0], named @ maps[1], _mean_liked(named, vectors)]
-        scales = [_LENGTH / max(_length(part), 1e-9) for part in parts]
+        scales = [_LENGTH / length if (length := _length(part)) > _NOTHING else 0.0 for part in parts]
         inputs = np.concatenate([scale * part for scale, part in zip(scales, parts, strict=True)], axis=1)
         net = _fit(torch.from_numpy(inputs), (liked[:, places] > 0).tocsr(), torch.from_numpy(vectors[places]))
         weights = np.split(net.inputs.weight.detach().numpy().T, np.cumsum([part.shape[1] for part in parts])[:-1])
         own = [scale * matrix @ weight for scale, matrix, weight in zip(scales, maps, weights, strict=True)]
         with torch.no_grad():
             items, bias = net.vectors().numpy(), net.bias.numpy()
-        return cls(columns, own[0].astype(np.float16), own[1], own[2], places, items, bias)
+        words_map, named_map, liked_map = map(rounded, own)
+        return cls(columns, words_map, named_map, liked_map, places, rounded(items), rounded(bias))
 
     def scores(self, words: Matrix, named: sparse.csr_array) -> np.ndarray:
         """Return the log-probability of each item, the smallest for those that it does not know.
 
         Shape: words (B, D); named (B, 2C); result (B, C), float32.
         """
-        hidden = (
-            sparse.csr_array(words)[:, self.columns] @ self.words.astype(np.float32)
-            + named.astype(np.float32) @ self.named
-        )
+        hidden = sparse.csr_array(words)[:, self.columns] @ self.words + named.astype(np.float32) @ self.named
         hidden += _mean_liked(named, self.liked)
         found = np.zeros((hidden.shape[0], len(self.liked)), dtype=np.float32)
         if len(self.places):

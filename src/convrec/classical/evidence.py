@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -25,10 +25,22 @@ from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.encoder import Encoder
 from convrec.classical.neighbours import Neighbours, distinct_conversations, product
-from convrec.classical.scores import BLOCK, Blocks, Scattered, Scores, largest, row_blocks, sparse_scores
-from convrec.classical.stored import LARGEST, Saved, check_values, csr_arrays, intact, matrix_of, moved
+from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
+from convrec.classical.stored import (
+    LARGEST,
+    Saved,
+    check_values,
+    compact,
+    csr_arrays,
+    halved,
+    intact,
+    matrix_of,
+    moved,
+    rounded,
+    unhalved,
+)
 from convrec.data.catalog import Catalog, short_values
-from convrec.data.conversations import Row, date_of, month_of, person_key, transcript
+from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
 from convrec.project.errors import InputError
 
@@ -38,7 +50,6 @@ Kind = Literal["popularity", "recent", "neighbours", "item_knn", "content", "fie
 EVIDENCE: tuple[Kind, ...] = get_args(Kind)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
-_PARTS = 3  # of the training people, each of which is scored by the evidence of the others
 
 
 def log_shares(values: np.ndarray, kept: int) -> sparse.csr_array:
@@ -102,6 +113,7 @@ class Evidence:
     ) -> "Evidence":
         """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
         voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
+        voters = replace(voters, vectors=rounded(voters.vectors))
         found = cls(catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, device)
         named = Named.of(distinct_conversations(train), catalog).both
         return replace(found, encoder=Encoder.fit(voters.vectors.T, named, voters.liked, found._texts[1].T))
@@ -117,13 +129,13 @@ class Evidence:
         arrays = {
             "items": _keys(self.catalog),
             **embedder,
-            **whole,
+            **{name: halved(values) for name, values in whole.items()},
             **csr_arrays("liked", voters.liked),
             "voters": voters.people,
-            **{f"encoder.{name}": values for name, values in vars(self.encoder).items()},
+            **{f"encoder.{name}": halved(values) for name, values in vars(self.encoder).items()},
             **csr_arrays("likes", likes.matrix),
             "people": np.array(list(likes.people), dtype=np.int64),
-            "liked_in": _numbers(likes.months),
+            "liked_in": compact(_places(likes.months)),
         }
         settings = {"number": self.number, "kept": self.kept}
         save_file(arrays, path, {"settings": json.dumps(settings)})
@@ -143,9 +155,9 @@ class Evidence:
                 settings = _Settings.model_validate_json((file.metadata() or {})["settings"])
             check_values(arrays, positive=("liked.data", "likes.data"))
             liked, matrix = (matrix_of(arrays, name) for name in ("liked", "likes"))
-            vectors = arrays["vectors"] if "vectors" in arrays else matrix_of(arrays, "vectors")
+            vectors = unhalved(arrays["vectors"]) if "vectors" in arrays else matrix_of(arrays, "vectors")
             _check_sizes(arrays, vectors, liked, matrix)
-            encoder = Encoder(**{name: arrays[f"encoder.{name}"] for name in get_type_hints(Encoder)})
+            encoder = Encoder(**{name: unhalved(arrays[f"encoder.{name}"]) for name in get_type_hints(Encoder)})
             people = {person: place for place, person in enumerate(arrays["people"].tolist())}
             months = _months(arrays["liked_in"])
             made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
@@ -273,47 +285,6 @@ class Evidence:
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
 
 
-class CrossFitted(NamedTuple):
-    """Evidence of all training people but a part of them, for each part: training prompts are scored as new ones are.
-
-    The parts are by a hash of the person where all rows have a date, else by the order of the rows: people may come
-    back under other names, and then soon.
-    """
-
-    others: list[Evidence]
-
-    @classmethod
-    def fit(cls, train: Sequence[Row], *arguments: Any, **options: Any) -> "CrossFitted":
-        """Return the evidence of the parts' other people; the arguments are those of `Evidence.fit`."""
-        keys = [person_key(row) for row in train]
-        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        is_dated = all(map(date_of, train))
-        part = [key % _PARTS if is_dated else places[key] * _PARTS // len(places) for key in keys]
-        others = ([row for row, own in zip(train, part, strict=True) if own != number] for number in range(_PARTS))
-        return cls([Evidence.fit(rows or train, *arguments, **options) for rows in others])  # or nobody else is there
-
-    def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Blocks]:
-        """Return `Evidence.terms` of each prompt by those who are not in its person's part."""
-        people = [person_key(row) for row in prompts]
-        part = np.array(
-            [next((n for n, own in enumerate(self.others) if key not in own.likes.people), 0) for key in people]
-        )
-        rows = [np.flatnonzero(part == number) for number in range(len(self.others))]
-        found = [own.terms([prompts[row] for row in of], kinds) for own, of in zip(self.others, rows, strict=True)]
-        return {kind: Scattered([own[kind] for own in found], rows) for kind in kinds}
-
-    def save(self, folder: Path) -> None:
-        """Write the evidence to a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for number, own in enumerate(self.others):
-            own.save(folder / f"{number}.safetensors")
-
-    @classmethod
-    def load(cls, folder: Path, *arguments: Any, **options: Any) -> "CrossFitted":
-        """Return the evidence in a folder; the arguments are those of `Evidence.load`."""
-        return cls([Evidence.load(folder / f"{number}.safetensors", *arguments, **options) for number in range(_PARTS)])
-
-
 def _cosines(queries: Any, items: Any, part: slice) -> np.ndarray:
     return product(queries[part], items)
 
@@ -364,18 +335,12 @@ def _keys(catalog: Catalog) -> np.ndarray:
     return np.frombuffer(digests, dtype=np.int64)
 
 
-def _numbers(months: np.ndarray) -> np.ndarray:
-    """Return months as numbers, as in 202203; 0 is none."""
-    return np.array([int(month.replace("-", "") or 0) for month in months.tolist()], dtype=np.int32)
-
-
 def _places(months: np.ndarray) -> np.ndarray:
-    """Return months as numbers that rise by 1 from each to the next; 0 is none."""
-    numbers = _numbers(months)
-    return numbers // 100 * 12 + numbers % 100
+    """Return months, as in 2022-03, as numbers that rise by 1 from each to the next; 0 is none."""
+    return np.array([int(month[:4]) * 12 + int(month[5:]) if month else 0 for month in months.tolist()], dtype=np.int32)
 
 
-def _months(numbers: np.ndarray) -> np.ndarray:
-    return np.array(
-        [f"{number // 100:04}-{number % 100:02}" if number else "" for number in numbers.tolist()], dtype=str
-    )
+def _months(places: np.ndarray) -> np.ndarray:
+    """Return the months of `_places`."""
+    texts = (f"{(place - 1) // 12:04}-{(place - 1) % 12 + 1:02}" if place else "" for place in places.tolist())
+    return np.array(list(texts), dtype=str)

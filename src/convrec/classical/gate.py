@@ -16,7 +16,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 from torch import nn
 
-from convrec.classical.scores import Blocks, WeightedSum, largest, row_blocks
+from convrec.classical.scores import Blocks, largest, row_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class Net(nn.Module):
     def forward(self, values: torch.Tensor, peaks: torch.Tensor) -> torch.Tensor:
         said = ((peaks - self.peaks[0]) / self.peaks[1]).clamp(-_FAR, _FAR)
         hidden = self.of_item((values - self.values[0]) / self.values[1]) + self.of_prompt(said)[:, None]
-        hidden = nn.functional.dropout(nn.functional.gelu(hidden), _DROPPED, self.training)
+        kept = nn.functional.dropout(torch.ones_like(hidden[:, :1]), _DROPPED, self.training)  # of a prompt, by unit
+        hidden = nn.functional.gelu(hidden) * kept
         added: torch.Tensor = self.last(nn.functional.gelu(self.second(hidden)))
         return added[..., 0]
 
@@ -90,9 +91,7 @@ class Gated(Blocks):
     @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         values = [term.block(rows) for term in self._terms]
-        total = torch.zeros_like(values[0])
-        for value, weight in zip(values, self._weights, strict=True):
-            total.add_(value, alpha=weight)
+        total = _weighted(values, self._weights)
         if self._net is None:
             return total
         best, items = largest(total, min(_BEST, total.shape[1]))
@@ -100,6 +99,13 @@ class Gated(Blocks):
         changed = best + net(torch.stack([value.gather(1, items) for value in values], dim=2), peaks)
         total += (changed.amin(dim=1) - best[:, -1])[:, None]
         return total.scatter_(1, items, changed)
+
+
+def _weighted(blocks: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    total = torch.zeros_like(blocks[0])
+    for block, weight in zip(blocks, weights, strict=True):
+        total.add_(block, alpha=weight)
+    return total
 
 
 class _Pool(NamedTuple):
@@ -125,9 +131,9 @@ class _Pool(NamedTuple):
     ) -> "_Pool":
         """Return the pool of the best items by the weighted sum."""
         parts: list[list[torch.Tensor]] = []
-        total = WeightedSum(terms, weights)
-        for part in row_blocks(*total.shape):
-            scores, ranked = [term.block(part).cpu() for term in terms], total.block(part).cpu()
+        for part in row_blocks(*terms[0].shape):
+            scores = [term.block(part).cpu() for term in terms]
+            ranked = _weighted(scores, weights)
             for place, closed_of in enumerate(excluded[part]):
                 ranked[place, list(closed_of)] = -torch.inf
             best, items = ranked.topk(min(_BEST, ranked.shape[1]), dim=1)

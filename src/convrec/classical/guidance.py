@@ -12,8 +12,9 @@ from pydantic import Field
 from safetensors.torch import load_file, save_file
 from scipy.optimize import isotonic_regression
 
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, CrossFitted, Evidence, Kind, above_next
+from convrec.classical.evidence import EVIDENCE, Evidence, Kind, above_next
 from convrec.classical.gate import Gated, Net, fit_gate
 from convrec.classical.likelihood import closed_items, count_positives
 from convrec.classical.scores import Blocks

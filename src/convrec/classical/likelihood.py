@@ -9,7 +9,7 @@ from scipy import sparse
 
 from convrec.classical.scores import flat_entries
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, truths
+from convrec.data.conversations import Row, truth_items
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import apply
 
@@ -21,8 +21,7 @@ def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalo
         (position[row["prompt_id"]], index)
         for row in rows
         if row["prompt_id"] in position
-        for index in (catalog.find(truth.title, truth.year) for truth in truths(row))
-        if index is not None
+        for index in truth_items(row, catalog)
     ]
     at = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     counts = np.ones(len(pairs), dtype=np.float32)

@@ -13,7 +13,7 @@ from scipy.special import bdtrc
 from convrec.classical.embedding import Embedder
 from convrec.classical.scores import Matrix
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, person_key, truths
+from convrec.data.conversations import Row, person_key, truth_items
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation],
     cells = []
     for row in train:
         place = places.setdefault(_Conversation(_words(row), person_key(row)), len(places))
-        found = (catalog.find(truth.title, truth.year) for truth in truths(row))
-        cells += [(place, index) for index in found if index is not None]
+        cells += [(place, index) for index in truth_items(row, catalog)]
     rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
     liked = sparse.csr_array((np.ones(len(cells)), (rows, columns)), shape=(len(places), len(catalog)))
     return list(places), liked

@@ -19,7 +19,7 @@ from torch import nn
 from convrec.classical.likelihood import multinomial_residual
 from convrec.classical.scores import row_blocks
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, date_of, named_titles, person_key, truths
+from convrec.data.conversations import Row, date_of, named_titles, person_key, truth_items
 
 _MOST_ITEMS = 10_000  # the most liked ones
 _MOST_SCORED = 8_000  # the softmax is over all items up to so many, of more it is estimated from `_DRAWN`
@@ -44,10 +44,8 @@ def histories(rows: Iterable[Row], catalog: Catalog) -> list[list[int]]:
     """Return what each person of the rows liked, in order of time: what the rows name, then their ground truth."""
     found: dict[int, list[int]] = {}
     for row in sorted(rows, key=date_of):
-        liked = [catalog.find(truth.title, truth.year) for truth in truths(row)]
-        told = [*history(row, catalog), *(index for index in liked if index is not None)]
         person = person_key(row)
-        found[person] = _merged(found.get(person, []), told)
+        found[person] = _merged(found.get(person, []), [*history(row, catalog), *truth_items(row, catalog)])
     return list(found.values())
 
 

@@ -39,14 +39,32 @@ def csr_arrays(name: str, matrix: Any) -> dict[str, np.ndarray]:
     matrix = sparse.csr_array(matrix)
     shape = np.array(matrix.shape, dtype=np.int64)
     parts = {"data": matrix.data.astype(np.float32), "columns": matrix.indices, "starts": matrix.indptr}
-    return {f"{name}.{part}": _compact(value) for part, value in parts.items()} | {f"{name}.shape": shape}
+    return {f"{name}.{part}": compact(value) for part, value in parts.items()} | {f"{name}.shape": shape}
 
 
-def _compact(values: np.ndarray) -> np.ndarray:
+def compact(values: np.ndarray) -> np.ndarray:
     """Return whole numbers in the smallest type of integers that holds them all, other values unchanged."""
     if (values != np.trunc(values)).any():
         return values
     return values.astype(np.min_scalar_type(-1 - int(np.abs(values).max(initial=0))))
+
+
+def rounded(values: Any) -> Any:
+    """Return a matrix, dense or sparse, with its numbers as float16 has them, so that a file of those is exact."""
+    if sparse.issparse(values):
+        return sparse.csr_array((rounded(values.data), values.indices, values.indptr), shape=values.shape)
+    largest = np.finfo(np.float16).max
+    return np.clip(values, -largest, largest).astype(np.float16).astype(np.float32)
+
+
+def halved(values: np.ndarray) -> np.ndarray:
+    """Return floats as float16, other values unchanged."""
+    return values.astype(np.float16) if values.dtype.kind == "f" else values
+
+
+def unhalved(values: np.ndarray) -> np.ndarray:
+    """Return floats as float32, other values unchanged."""
+    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:

@@ -116,7 +116,9 @@ class Catalog:
                 same_line.setdefault((folded, self.items[index].year), []).append(index)
         self._same_line = sorted(indices for indices in same_line.values() if len(indices) > 1)
         unclear = {index for indices in self._same_line for index in indices}
-        self._lines = {str(item): index for index, item in enumerate(self.items) if index not in unclear}
+        clear = [(item, index) for index, item in enumerate(self.items) if index not in unclear]
+        self._lines = {str(item): index for item, index in clear}
+        self._as_written = {(item.title, item.year): index for item, index in clear}
         for index, item in enumerate(self.items):
             for folded in set(map(fold, item.aliases)) - {self.folded_titles[index]}:
                 self._titles.setdefault(folded, []).append(index)
@@ -160,6 +162,8 @@ class Catalog:
 
         Without a year, the title must be unambiguous: the one item of it, or the one that has no year.
         """
+        if (index := self._as_written.get((title, year))) is not None:
+            return index
         folded = fold(title)
         indices = self._titles.get(folded, [])
         if year is not None:

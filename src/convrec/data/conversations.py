@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth
 from convrec.project.errors import InputError
 
@@ -90,6 +91,12 @@ def is_before(rows: Iterable[Row], others: Iterable[Row]) -> bool:
 def truths(row: Row) -> list[Truth]:
     """Return a row's ground truth."""
     return [Truth(truth["title"], truth["year"]) for truth in row["groundtruth"]]
+
+
+def truth_items(row: Row, catalog: Catalog) -> list[int]:
+    """Return the catalog items of a row's ground truth, in its order, without what the catalog lacks."""
+    found = (catalog.find(truth["title"], truth["year"]) for truth in row["groundtruth"])
+    return [index for index in found if index is not None]
 
 
 def transcript(messages: Iterable[dict[str, str]]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, truths
+from convrec.data.conversations import Row, truth_items
 from convrec.data.parsing import read_list
 from convrec.data.row_wishes import wishes_of
 
@@ -20,10 +20,7 @@ def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:
     """Return how often each catalog item is in the ground truth of the rows. Shape: (C,)."""
     counts = np.zeros(len(catalog), dtype=np.int64)
     for row in rows:
-        for truth in truths(row):
-            index = catalog.find(truth.title, truth.year)
-            if index is not None:
-                counts[index] += 1
+        np.add.at(counts, truth_items(row, catalog), 1)
     return counts
 
 
@@ -90,8 +87,7 @@ def truth_popularity(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) 
     """Return the mean training mentions of each row's ground truth, 0 for items outside the catalog. Shape: (B,)."""
     means = []
     for row in rows:
-        found = [catalog.find(truth.title, truth.year) for truth in truths(row)]
-        means.append(sum(0 if index is None else int(counts[index]) for index in found) / max(1, len(found)))
+        means.append(counts[truth_items(row, catalog)].sum() / max(1, len(row["groundtruth"])))
     return np.array(means)
 
 

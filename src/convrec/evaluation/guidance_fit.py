@@ -12,8 +12,8 @@ from convrec.evaluation.evaluation import Evaluation
 
 logger = logging.getLogger(__name__)
 
-# Guide and model are log-probabilities, so 1 suits two that are calibrated; 16 all but silences a model.
-_FACTORS = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0)
+# Guide and model are log-probabilities, so 1 suits two that are calibrated; 8 all but silences a model.
+_FACTORS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
 
 
 class GuidanceFit(NamedTuple):

@@ -6,8 +6,9 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.evidence import CrossFitted, Evidence
+from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import with_settings

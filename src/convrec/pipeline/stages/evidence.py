@@ -7,8 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import CrossFitted, Evidence
+from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows

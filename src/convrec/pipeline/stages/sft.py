@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truths
+from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.pretrained import load_model, load_tokenizer
@@ -38,8 +38,8 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
     """
     liked: dict[str, set[int]] = {}
     for row in train if config.likes else ():
-        found = {catalog.find(truth.title, truth.year) for truth in truths(row)} - {None}
-        liked.setdefault(row["prompt_id"], set()).update(found - catalog.indices_of_titles(row["seen_titles"]))  # type: ignore[arg-type]
+        found = set(truth_items(row, catalog)) - catalog.indices_of_titles(row["seen_titles"])
+        liked.setdefault(row["prompt_id"], set()).update(found)
     places = {str(item): index for index, item in enumerate(catalog.items)}
     rows = []
     for row in demonstrations:
