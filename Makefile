@@ -46,9 +46,9 @@ try: $(READY)  ## serve the trained demo model, which comes with the package, as
 demo-model: $(READY)  ## make that model from the last demo (docs/make_demo_model.py)
 	@python docs/make_demo_model.py
 
-demo: $(READY)  ## run the whole pipeline; PROFILE=name and DATA=folder choose another profile and its data
+demo: $(READY)  ## run the whole pipeline; PROFILE=name, DATA=folder and SET="key=value ..." choose another profile and its data
 	@if [ -n "$(DATA)" ] && [ -z "$(PROFILE)" ]; then echo "DATA=$(DATA): name its PROFILE, too" >&2; exit 2; fi
-	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)); fi
+	@if [ -n "$(PROFILE)" ]; then convrec profile $(PROFILE) $(if $(DATA),--set data.path=$(DATA)) $(SET:%=--set %); fi
 	@python -m flows.train
 
 reproduce: $(READY)  ## the published table: MODEL=qwen2.5-0.5b DATA=folder TEACHER=name SCALE=0.05 SET="key=value ..." (docs/reproduce.md)
