@@ -15,7 +15,7 @@ from convrec.registry.versions import DEMO, DEMO_FOLDER
 from convrec.service.reasons import EXAMPLES, example_requests
 from tests.small_project import ROOT
 
-MAX_BYTES = 15_000_000
+MAX_BYTES = 9_000_000
 NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
 FIRST, LEAST_FITTING = 10, 8  # items of a list
 
