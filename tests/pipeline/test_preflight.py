@@ -135,6 +135,17 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
     assert not list(paths.root.rglob("preflight-*")), "the scratch project is gone"
 
 
+def test_evidence_that_does_not_fit_needs_a_larger_machine(project, monkeypatch):
+    def run(scratch, stage, limit):
+        if stage == "base_model":
+            save_model(scratch.own.model("base"), 0)
+        return _trial(stage, -9 if stage == "evidence" else 0, stage == "evidence")
+
+    monkeypatch.setattr(ScratchProject, "run", run)
+    with pytest.raises(InputError, match="evidence: memory does not suffice .*; give the machine more$"):
+        list(run_trials(*project, 1000))
+
+
 def test_a_stage_s_own_error_is_not_taken_for_a_lack_of_memory(project, monkeypatch):
     monkeypatch.setattr(ScratchProject, "run", lambda _, stage, limit: _trial(stage, 2, output="x\nsft.x = 1: no\n"))
     with pytest.raises(InputError, match="^base_model: sft.x = 1: no$"):

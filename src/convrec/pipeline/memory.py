@@ -10,6 +10,8 @@ from convrec.project.errors import InputError
 
 def last_remedy(stage: str) -> str:
     """Return what to change if memory does not suffice for a stage with any batch size."""
+    if stage == "evidence":
+        return "give the machine more"
     if stage == "guidance":
         return "give the machine more, or set guidance.fit_prompts to 0, which switches guidance off"
     shards = "shard the model over GPUs (launch: configs/accelerate/zero3.yaml)"
