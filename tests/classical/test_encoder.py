@@ -42,6 +42,14 @@ def test_it_is_linear_in_words_and_named_items_up_to_the_softmax():
     np.testing.assert_allclose(made.scores(words, named)[:, made.places], expected, atol=1e-4)
 
 
+def test_a_named_item_says_nothing_where_no_conversation_of_training_names_one(monkeypatch):
+    monkeypatch.setattr(encoder, "_MOST_STEPS", 5)
+    (words, named, liked, texts), _ = _inputs(300)
+    nothing = sparse.csr_array(named.shape, dtype=np.float32)
+    made = Encoder.fit(words, nothing, liked, texts)
+    np.testing.assert_array_equal(made.scores(words, named), made.scores(words, nothing))
+
+
 def test_the_same_inputs_give_the_same_encoder(monkeypatch):
     monkeypatch.setattr(encoder, "_MOST_STEPS", 5)
     inputs, _ = _inputs(300)
