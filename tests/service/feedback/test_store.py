@@ -1,6 +1,7 @@
 import hashlib
 import json
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -151,6 +152,17 @@ def test_many_services_that_start_at_once_create_the_tables_once(url):
     assert stores[1].counts() == {"answers": 2000, "shown": 4000, "events": 2004}
     for store in stores:
         store.close()
+
+
+def test_a_service_waits_while_another_process_creates_the_database(folder):
+    folder.mkdir()
+    creator = sqlite3.connect(folder / "feedback.db", isolation_level=None, check_same_thread=False)
+    creator.execute("BEGIN IMMEDIATE")
+    end = threading.Timer(0.3, creator.execute, ["COMMIT"])
+    end.start()
+    assert FeedbackStore(f"sqlite:///{folder}/feedback.db").counts()["answers"] == 0
+    end.join()
+    creator.close()
 
 
 def test_a_service_does_not_begin_with_a_database_of_another_version(store, url, folder):

@@ -2,6 +2,8 @@
 
 import os
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -125,7 +127,15 @@ def open_engine(url: sa.URL) -> sa.Engine:
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # the driver would commit before it creates a table
-    connection.execute("PRAGMA journal_mode = WAL")  # who reads does not block who writes
+    deadline = time.monotonic() + _TIMEOUT
+    while True:  # SQLite's own timeout does not cover a change of the mode while another process writes
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")  # readers do not block writers
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
     connection.execute("PRAGMA synchronous = FULL")  # a journal is removed once its records are committed
     connection.execute("PRAGMA secure_delete = ON")  # what a user deleted is overwritten in the file
 
