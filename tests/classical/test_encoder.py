@@ -3,13 +3,13 @@ import pytest
 from scipy import sparse
 
 from convrec.classical import encoder
-from convrec.classical.encoder import Encoder
+from convrec.classical.encoder import Encoder, item_vectors
 
 ITEMS, KINDS = 12, 4
 
 
 def _inputs(number, seed=0):
-    """Return words that tell the kind of item that is wanted, named items, what is liked, and the items' texts."""
+    """Return words that tell the kind of item that is wanted, named items, what is liked, and the items' vectors."""
     rng = np.random.default_rng(seed)
     kind = rng.integers(0, KINDS, number)
     words = (rng.random((number, 9)) < 0.2).astype(np.float32)
@@ -17,8 +17,8 @@ def _inputs(number, seed=0):
     named = (rng.random((number, 2 * ITEMS)) < 0.1).astype(np.float32)
     liked = np.zeros((number, ITEMS), dtype=np.float32)
     liked[np.arange(number), kind + KINDS * rng.integers(0, 2, number)] = 1  # items 8 to 11 are never liked
-    texts = np.eye(KINDS, dtype=np.float32)[np.arange(ITEMS) % KINDS]
-    return tuple(map(sparse.csr_array, (words, named, liked, texts))), kind
+    vectors = item_vectors(np.eye(KINDS, dtype=np.float32)[np.arange(ITEMS) % KINDS])
+    return (*map(sparse.csr_array, (words, named, liked)), vectors), kind
 
 
 def test_it_learns_what_the_words_tell_and_what_is_never_liked_comes_last():
@@ -33,8 +33,8 @@ def test_it_learns_what_the_words_tell_and_what_is_never_liked_comes_last():
 
 def test_it_is_linear_in_words_and_named_items_up_to_the_softmax():
     """The matrices of a fitted encoder give what the net gives for the projected inputs."""
-    (words, named, liked, texts), _ = _inputs(500)
-    made = Encoder.fit(words, named, liked, texts)
+    (words, named, liked, vectors), _ = _inputs(500)
+    made = Encoder.fit(words, named, liked, vectors)
     mean = named[:, :ITEMS].toarray() / np.sqrt(np.maximum(named[:, :ITEMS].sum(axis=1), 1))[:, None]
     hidden = words.toarray()[:, made.columns] @ made.words + named @ made.named + mean @ made.liked
     logits = hidden @ made.items.T + made.bias
@@ -44,9 +44,9 @@ def test_it_is_linear_in_words_and_named_items_up_to_the_softmax():
 
 def test_a_named_item_says_nothing_where_no_conversation_of_training_names_one(monkeypatch):
     monkeypatch.setattr(encoder, "_MOST_STEPS", 5)
-    (words, named, liked, texts), _ = _inputs(300)
+    (words, named, liked, vectors), _ = _inputs(300)
     nothing = sparse.csr_array(named.shape, dtype=np.float32)
-    made = Encoder.fit(words, nothing, liked, texts)
+    made = Encoder.fit(words, nothing, liked, vectors)
     np.testing.assert_array_equal(made.scores(words, named), made.scores(words, nothing))
 
 
@@ -60,8 +60,8 @@ def test_the_same_inputs_give_the_same_encoder(monkeypatch):
 
 def test_items_of_another_catalog_keep_what_was_learned_of_them(monkeypatch):
     monkeypatch.setattr(encoder, "_MOST_STEPS", 5)
-    (words, named, liked, texts), _ = _inputs(300)
-    made = Encoder.fit(words, named, liked, texts)
+    (words, named, liked, vectors), _ = _inputs(300)
+    made = Encoder.fit(words, named, liked, vectors)
     columns = np.array([3, -1, 0, *[-1] * 9])
     moved = made.moved(columns, 5)
     other = np.zeros((1, 10), dtype=np.float32)

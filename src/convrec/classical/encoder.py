@@ -7,6 +7,7 @@ one matrix for each input, nothing of single conversations. Related: two-tower m
 al., RecSys 2016).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,10 +19,10 @@ from sklearn.decomposition import TruncatedSVD
 from torch import nn
 
 from convrec.classical.scores import Matrix
-from convrec.classical.stored import rounded
+from convrec.classical.stored import as_saved, compact
 
 _MOST_WORDS = 5_000  # the most frequent ones
-_MOST_ITEMS = 10_000  # the most liked ones; others have probability 0
+_MOST_ITEMS = 5_000  # the most liked ones; others have probability 0
 _WORDS, _NAMED, _TEXTS = 300, 250, 200  # singular vectors
 _SIZE = 128  # of h
 _DROPPED, _DROPPED_HIDDEN = 0.3, 0.25  # shares of x and h
@@ -51,17 +52,14 @@ class Encoder:
         )
 
     @classmethod
-    def fit(cls, words: Matrix, named: sparse.csr_array, liked: sparse.csr_array, texts: Matrix) -> "Encoder":
-        """Return the encoder of n conversations. Shape: words (n, D); named (n, 2C); liked (n, C); texts (C, T)."""
-        words, named, texts = (
-            sparse.csr_array(words),
-            sparse.csr_array(named, dtype=np.float32),
-            sparse.csr_array(texts),
-        )
+    def fit(cls, words: Matrix, named: sparse.csr_array, liked: sparse.csr_array, vectors: np.ndarray) -> "Encoder":
+        """Return the encoder of n conversations, with the `item_vectors` of a catalog.
+
+        Shape: words (n, D); named (n, 2C); liked (n, C); vectors (C, T).
+        """
+        words, named = sparse.csr_array(words), sparse.csr_array(named, dtype=np.float32)
         columns = _most_frequent(np.bincount(words.indices, minlength=words.shape[1]), _MOST_WORDS)
         places = _most_frequent(np.asarray((liked > 0).sum(axis=0)).ravel(), _MOST_ITEMS)
-        vectors = texts @ _singular(texts, _TEXTS)
-        vectors /= max(_length(vectors), _NOTHING)
         maps = [_singular(words[:, columns], _WORDS), _singular(named, _NAMED), vectors]
         parts = [words[:, columns] @ maps[0], named @ maps[1], _mean_liked(named, vectors)]
         scales = [_LENGTH / length if (length := _length(part)) > _NOTHING else 0.0 for part in parts]
@@ -71,8 +69,8 @@ class Encoder:
         own = [scale * matrix @ weight for scale, matrix, weight in zip(scales, maps, weights, strict=True)]
         with torch.no_grad():
             items, bias = net.vectors().numpy(), net.bias.numpy()
-        words_map, named_map, liked_map = map(rounded, own)
-        return cls(columns, words_map, named_map, liked_map, places, rounded(items), rounded(bias))
+        words_map, named_map, liked_map = map(as_saved, own)
+        return cls(columns, words_map, named_map, liked_map, places, as_saved(items), as_saved(bias))
 
     def scores(self, words: Matrix, named: sparse.csr_array) -> np.ndarray:
         """Return the log-probability of each item, the smallest for those that it does not know.
@@ -89,6 +87,16 @@ class Encoder:
             found[:, self.places] = known
         return found
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return what `of_arrays` makes the encoder of."""
+        return {name: compact(values) for name, values in vars(self).items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Encoder":
+        """Return the encoder that `arrays` describes."""
+        kinds = {"columns": np.int64, "places": np.int64}
+        return cls(**{name: values.astype(kinds.get(name, np.float32)) for name, values in arrays.items()})
+
     def moved(self, columns: np.ndarray, num_items: int) -> "Encoder":
         """Return the encoder of another catalog, in which each item has its place in `columns`, or none, -1."""
         at = np.flatnonzero(columns >= 0)
@@ -102,6 +110,13 @@ class Encoder:
         is_there = columns[self.places] >= 0
         places, items, bias = columns[self.places][is_there], self.items[is_there], self.bias[is_there]
         return Encoder(self.columns, self.words, named, rows(self.liked), places, items, bias)
+
+
+def item_vectors(texts: Matrix) -> np.ndarray:
+    """Return the vectors of items' texts on their largest singular vectors. Shape: (C, D); (C, T), T at most 200."""
+    texts = sparse.csr_array(texts)
+    vectors = texts @ _singular(texts, _TEXTS)
+    return vectors / max(_length(vectors), _NOTHING)
 
 
 class _Net(nn.Module):

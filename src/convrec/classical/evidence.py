@@ -23,21 +23,19 @@ from scipy import sparse
 
 from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
-from convrec.classical.encoder import Encoder
+from convrec.classical.encoder import Encoder, item_vectors
 from convrec.classical.neighbours import Neighbours, distinct_conversations, product
 from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
 from convrec.classical.stored import (
     LARGEST,
     Saved,
+    as_saved,
     check_values,
     compact,
     csr_arrays,
-    halved,
     intact,
     matrix_of,
     moved,
-    rounded,
-    unhalved,
 )
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.conversations import Row, month_of, transcript
@@ -113,26 +111,26 @@ class Evidence:
     ) -> "Evidence":
         """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
         voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
-        voters = replace(voters, vectors=rounded(voters.vectors))
+        voters = replace(voters, vectors=as_saved(voters.vectors))
         found = cls(catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, device)
         named = Named.of(distinct_conversations(train), catalog).both
-        return replace(found, encoder=Encoder.fit(voters.vectors.T, named, voters.liked, found._texts[1].T))
+        is_tfidf = isinstance(voters.embedder, TfidfEmbedder)
+        vectors = catalog.once(_tfidf_item_vectors) if is_tfidf else item_vectors(found._texts[1].T)
+        return replace(found, encoder=Encoder.fit(voters.vectors.T, named, voters.liked, vectors))
 
     def save(self, path: Path) -> None:
         """Write the evidence to a safetensors file; an embedder other than TF-IDF is not in it."""
         voters, likes = self.neighbours, self.likes
         embedder = voters.embedder.arrays() if isinstance(voters.embedder, TfidfEmbedder) else {}
         vectors: Any = voters.vectors
-        whole = {"vectors": np.ascontiguousarray(vectors)}
-        if sparse.issparse(vectors):
-            whole = csr_arrays("vectors", vectors)
+        is_sparse = sparse.issparse(vectors)
         arrays = {
             "items": _keys(self.catalog),
             **embedder,
-            **{name: halved(values) for name, values in whole.items()},
+            **(csr_arrays("vectors", vectors) if is_sparse else {"vectors": compact(np.ascontiguousarray(vectors))}),
             **csr_arrays("liked", voters.liked),
             "voters": voters.people,
-            **{f"encoder.{name}": halved(values) for name, values in vars(self.encoder).items()},
+            **{f"encoder.{name}": values for name, values in self.encoder.arrays().items()},
             **csr_arrays("likes", likes.matrix),
             "people": np.array(list(likes.people), dtype=np.int64),
             "liked_in": compact(_places(likes.months)),
@@ -155,9 +153,9 @@ class Evidence:
                 settings = _Settings.model_validate_json((file.metadata() or {})["settings"])
             check_values(arrays, positive=("liked.data", "likes.data"))
             liked, matrix = (matrix_of(arrays, name) for name in ("liked", "likes"))
-            vectors = unhalved(arrays["vectors"]) if "vectors" in arrays else matrix_of(arrays, "vectors")
+            vectors = arrays["vectors"].astype(np.float32) if "vectors" in arrays else matrix_of(arrays, "vectors")
             _check_sizes(arrays, vectors, liked, matrix)
-            encoder = Encoder(**{name: unhalved(arrays[f"encoder.{name}"]) for name in get_type_hints(Encoder)})
+            encoder = Encoder.of_arrays({name: arrays[f"encoder.{name}"] for name in get_type_hints(Encoder)})
             people = {person: place for place, person in enumerate(arrays["people"].tolist())}
             months = _months(arrays["liked_in"])
             made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
@@ -265,9 +263,10 @@ class Evidence:
     @cached_property
     def _texts(self) -> tuple[Embedder, Any]:
         """The embedder of items, TF-IDF of their own texts or that of conversations, and their vectors (D, C)."""
-        texts, embedder = [item.text() for item in self.catalog.items], self.neighbours.embedder
-        embedder = TfidfEmbedder(texts) if isinstance(embedder, TfidfEmbedder) else embedder
-        vectors = embedder.embed_items(texts).T
+        embedder = self.neighbours.embedder
+        if isinstance(embedder, TfidfEmbedder):
+            return self.catalog.once(_tfidf_texts)
+        vectors = embedder.embed_items([item.text() for item in self.catalog.items]).T
         return embedder, vectors if isinstance(vectors, np.ndarray) else vectors.tocsr()
 
     def _queries(self, prompts: Sequence[Row], named: Named, kinds: Sequence[str]) -> dict[str, tuple[Any, Any]]:
@@ -287,6 +286,17 @@ class Evidence:
 
 def _cosines(queries: Any, items: Any, part: slice) -> np.ndarray:
     return product(queries[part], items)
+
+
+def _tfidf_texts(catalog: Catalog) -> tuple[Embedder, Any]:
+    """Return the embedder of the items' texts, fitted on them, and their vectors (D, C)."""
+    texts = [item.text() for item in catalog.items]
+    embedder = TfidfEmbedder(texts)
+    return embedder, embedder.embed_items(texts).T.tocsr()
+
+
+def _tfidf_item_vectors(catalog: Catalog) -> np.ndarray:
+    return item_vectors(catalog.once(_tfidf_texts)[1].T)
 
 
 def _field_vectors(catalog: Catalog) -> sparse.csr_array:

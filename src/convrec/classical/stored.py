@@ -43,28 +43,18 @@ def csr_arrays(name: str, matrix: Any) -> dict[str, np.ndarray]:
 
 
 def compact(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in the smallest type of integers that holds them all, other values unchanged."""
-    if (values != np.trunc(values)).any():
-        return values
-    return values.astype(np.min_scalar_type(-1 - int(np.abs(values).max(initial=0))))
+    """Return the values in the smallest type that holds them all: integers, else float16, else their own."""
+    if (values == np.trunc(values)).all():
+        return values.astype(np.min_scalar_type(-1 - int(np.abs(values).max(initial=0))))
+    return values.astype(np.float16) if (as_saved(values) == values).all() else values
 
 
-def rounded(values: Any) -> Any:
-    """Return a matrix, dense or sparse, with its numbers as float16 has them, so that a file of those is exact."""
+def as_saved(values: Any) -> Any:
+    """Return a matrix, dense or sparse, of float32 with its numbers as float16 has them: `compact` then halves it."""
     if sparse.issparse(values):
-        return sparse.csr_array((rounded(values.data), values.indices, values.indptr), shape=values.shape)
+        return sparse.csr_array((as_saved(values.data), values.indices, values.indptr), shape=values.shape)
     largest = np.finfo(np.float16).max
     return np.clip(values, -largest, largest).astype(np.float16).astype(np.float32)
-
-
-def halved(values: np.ndarray) -> np.ndarray:
-    """Return floats as float16, other values unchanged."""
-    return values.astype(np.float16) if values.dtype.kind == "f" else values
-
-
-def unhalved(values: np.ndarray) -> np.ndarray:
-    """Return floats as float32, other values unchanged."""
-    return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
 def matrix_of(arrays: Mapping[str, np.ndarray], name: str) -> sparse.csr_array:
