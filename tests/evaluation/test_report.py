@@ -239,14 +239,14 @@ def test_the_card_and_the_words_say_what_is_better():
     systems = system_names(evaluation)
     facts = {fact.label: fact.value for fact in headline_facts(evaluation, systems, "ndcg_at_20")}
     assert facts == {
-        "Liked items in the first 20": "80\u00a0%",
+        "Ground truth in the first 20": "80\u00a0%",
         "Place among the baselines": "4 of 5",
         "NDCG@20 gain over SFT": "+0.150 ± 0.010",
         "Exact format": "100.0 %",
         "Coverage": "50.0 %",
     }
     assert findings(evaluation, systems, "ndcg_at_20") == [
-        "Of what users liked, 80\u00a0% is in the first 20; the best classical method, neighbours, has 100\u00a0%.",
+        "Of the ground truth, 80\u00a0% is in the first 20; the best classical method, neighbours, has 100\u00a0%.",
         "Rank-GRPO loses to the strongest baseline, neighbours, in NDCG@20: -0.100 ± 0.020, p = 0.012.",
         "Rank-GRPO beats SFT in NDCG@20: +0.150 ± 0.010, p < 0.001.",
         "2 baselines score clearly higher: neighbours, EASE.",

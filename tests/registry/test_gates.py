@@ -113,6 +113,7 @@ def test_a_refusal_for_want_of_rows_says_how_many_would_decide():
     assert rows_to_decide(few, -0.01) == 63, "35 (0.04 / 0.03)², in two digits"
     assert rows_to_decide(few, 0.05) == 63, "as far below the limit"
     assert rows_to_decide(few, -0.03) is None and rows_to_decide(few, 0.02) is None
+    assert rows_to_decide(few, 0.0195) is None, "224,000 rows are more than a hundred times as many"
     worse = decide(POLICY, replace(COMPARISON, gains={"ndcg": Gain(-0.02, -0.03, -0.01, 35, 0.001)}))
     assert "too few" not in worse.reason, "more rows would not help"
 

@@ -85,7 +85,7 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
     best, note = next((key for key in order if key != "rank_grpo"), None), ""
     if best:
         note = f"best classical method, {systems[best]}: {_found(evaluation, best, headline)}"
-    facts = [Fact(f"Liked items in the first {ranks}", _found(evaluation, "rank_grpo", headline), note)]
+    facts = [Fact(f"Ground truth in the first {ranks}", _found(evaluation, "rank_grpo", headline), note)]
     if best:
         verb = _VERBS[excludes_zero(gains.get(f"rank_grpo_over_{best}"))]
         note = f"{verb} {systems[best]} in {metric_label(headline)}"
@@ -104,13 +104,13 @@ def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], he
 def findings(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[str]:
     """Return sentences: the verdict, the gains over the strongest baseline and SFT, and what the ablations lose.
 
-    The verdict is the share of what users liked that is listed, and the best baseline's share.
+    The verdict is the share of the ground truth that is listed, and the best baseline's share.
     """
     metric, gains = metric_label(headline), evaluation.get(f"paired_{headline}", {})
     others = [key for key in ranking(evaluation, headline) if key != "rank_grpo"]
     share, ranks = _found(evaluation, "rank_grpo", headline), headline.rpartition("_")[2]
     best = [f"; the best classical method, {systems[key]}, has {_found(evaluation, key, headline)}" for key in others]
-    sentences = [f"Of what users liked, {share} is in the first {ranks}{''.join(best[:1])}."]
+    sentences = [f"Of the ground truth, {share} is in the first {ranks}{''.join(best[:1])}."]
     for other in (*others[:1], "sft"):
         if gain := gains.get(f"rank_grpo_over_{other}"):
             what = f"the strongest baseline, {systems[other]}," if other in others else systems[other]

@@ -24,6 +24,7 @@ from convrec.registry.decisions import AWAITING, NO_CHAMPION, PROMOTED, REFUSED,
 from convrec.service.arms import BETTER
 
 POLICY_FILE = Path("promotion.yaml")
+_MOST_TIMES = 100  # as many rows as there are, of those that `rows_to_decide` asks for
 _HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 
 
@@ -49,12 +50,14 @@ def rows_to_decide(gain: Gain, limit: float) -> int | None:
     """Return about how many rows would make a gain's 95 % interval exclude the limit, to two digits.
 
     The interval's width falls with the square root of the rows: n (half width / distance to the limit)². None if the
-    interval excludes the limit already, has no bounds, or more rows of this kind would never decide.
+    interval excludes the limit already or has no bounds, and where no number within reason would decide.
     """
     if gain.low is None or gain.high is None or not gain.low <= limit <= gain.high or gain.mean == limit:
         return None
     half = gain.mean - gain.low if gain.mean > limit else gain.high - gain.mean
     rows = gain.n * (half / (gain.mean - limit)) ** 2
+    if rows > _MOST_TIMES * gain.n:
+        return None
     digits = max(0, math.floor(math.log10(rows)) - 1)
     return math.ceil(round(rows / 10**digits, 6)) * 10**digits  # rounded: 14.000000000000002 is 14
 
