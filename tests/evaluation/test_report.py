@@ -70,7 +70,7 @@ def synthetic(tmp_path_factory):
 
 def test_the_decision_comes_into_the_first_row_of_the_report(synthetic):
     assert "Conversational movie recommender: test report" in synthetic.text
-    assert synthetic.text.index("Not made yet") < synthetic.text.index("Liked items")
+    assert synthetic.text.index("Not made yet") < synthetic.text.index("Ground truth in the first")
     decided = _Elements(with_decision(synthetic.html, "Refused", f"Version 2 was refused: {HOSTILE}."))
     text = " ".join(decided.text.split())
     note = f"Version 2 was refused: {HOSTILE}. convrec registry list has the present state."
