@@ -64,11 +64,13 @@ class TfidfEmbedder:
     It knows terms by their hashes, so that a saved one does not show the words of conversations.
     """
 
+    _fitted: tuple[Sequence[str] | None, Any] = None, None  # texts and their vectors, until they are first asked for
+
     def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
         self._terms = _terms if word_ngrams == 2 else _single_terms
         self._vectorizer = self._make()
-        self._vectorizer.fit(texts)
+        self._fitted = texts, self._vectorizer.fit_transform(texts)
 
     def _make(self, **options: Any) -> TfidfVectorizer:
         analyzer = self._terms if self._has_words else _every_term
@@ -90,7 +92,8 @@ class TfidfEmbedder:
         return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
-        return sparse.csr_array(self._vectorizer.transform(texts))
+        (fitted, vectors), self._fitted = self._fitted, (None, None)
+        return sparse.csr_array(vectors if texts is fitted else self._vectorizer.transform(texts))
 
     def embed_conversations(self, texts: Sequence[str]) -> sparse.csr_array:
         return self.embed_items(texts)

@@ -26,7 +26,7 @@ from convrec.generation.trie import LARGEST_LOG, NO_GUIDANCE, LogWeights
 _EVIDENCE, _SETTINGS, _NET = "evidence.safetensors", "guidance.json", "net.safetensors"
 _TRAINING = "training"  # folder of the evidence of training alone, and of its parts
 _LARGEST = 1e6  # of a weight; those that are fitted are far below
-_FITTED = 4000  # training prompts that the weights are fitted to, at most
+_FITTED, _CELLS = 4000, 200_000_000  # training prompts that the weights are fitted to, and their scores, at most
 _SHOWINGS = 2.0  # of an item to a person, which count at most
 
 
@@ -114,7 +114,8 @@ class Guidance:
 
         Both kinds of evidence were made of `train`. Lists of `list_length` items keep the wishes (see `closed_items`).
         """
-        catalog, prompts = evidence.catalog, distinct_prompts(train, _FITTED)
+        catalog = evidence.catalog
+        prompts = distinct_prompts(train, min(_FITTED, max(1, _CELLS // len(catalog))))
         weights, net = fit_gate(
             parts.terms(prompts),
             count_positives(train, prompts, catalog),
