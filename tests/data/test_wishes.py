@@ -12,7 +12,7 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.wish_reader import WishReader, wish_reader
 from convrec.data.wishes import Wish, apply, summary, told
 
-MARKS = {"preferred": "~", "named": "=", "unsure": "?", "unknown": "!"}
+MARKS = {"preferred": "~", "named": "=", "unsure": "?", "unknown": "!", "tried": "!"}
 
 
 def _item(title: str, year: int, genres: str, keywords: str = "", **others: str) -> Item:
@@ -54,17 +54,18 @@ def _labels(wishes: list[Wish]) -> set[str]:
 
 def test_labelled_phrasings():
     assert len(LINES) >= 900
-    wanted, found, wrong = 0, 0, []
+    wanted, found, kept, preferred = 0, 0, set[str](), set[str]()
     for line in LINES:
         said, _, label = line.rpartition(" -> ")
         labels = set(label.split("; ")) - {"-"}
         read = _labels(_read(*said.split(" // ")))
         wanted, found = wanted + len(labels), found + len(labels & read)
-        # What is preferred only raises weights, what is named is only told: both may be read where nothing is labelled.
-        if extra := {text for text in read - labels if text[0] not in "~="}:
-            wrong.append((said, extra))
-    assert not wrong
-    assert found >= 0.9 * wanted
+        extra = {text for text in read - labels if text[0] not in "!="}  # what is only told changes no list
+        assert not {f"no {text.lstrip('~')}" for text in read} & (read | labels), said  # never the opposite
+        kept |= {said} if any(text[0] != "~" for text in extra) else set()
+        preferred |= {said} if any(text[0] == "~" for text in extra) else set()
+    assert found >= 0.97 * wanted
+    assert len(kept) <= 0.03 * len(LINES) and len(preferred) <= 0.12 * len(LINES)  # a mention is a preference
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_labelled_phrasings():
         ("If it has zombies, I'm out.", {"no zombies"}),
         ("if it has zombies count me out", {"no zombies"}),
         ("I want horror, I'm out of ideas", {"~horror"}),
-        ("no hanks or spiders", {"!no hanks", "!no spiders"}),
+        ("no hanks or spiders", {"no Tom Hanks", "!no spiders"}),
         (
             "no books or balloons, and no clowns or detectives",
             {"no books", "!no balloons", "!no clowns", "no detective"},
@@ -89,6 +90,18 @@ def test_labelled_phrasings():
 )
 def test_a_phrasing_is_read_exactly(said, labels):
     assert _labels(_read(said)) == labels
+
+
+def test_layout_is_not_meaning():
+    tails = (" 🙏", "…", " lol", "!!", " \N{SMILING FACE WITH OPEN MOUTH}", "\n", " thx", " ...", " haha", "  ", " :)")
+    for line in [line for line in LINES if " // " not in line][::5]:
+        said = line.rpartition(" -> ")[0]
+        labels = _labels(_read(said))
+        words = said.split(" ")
+        broken = [" ".join(words[:at]) + "\n" + " ".join(words[at:]) for at in range(1, len(words))]
+        marked = [f"*{said}*", f'"{said}"', f"`{said}`"]
+        for text in (*broken, *marked, *(said + tail for tail in tails)):
+            assert _labels(_read(text)) == labels, text
 
 
 def test_a_list_keeps_wishes_and_drops_the_oldest_limit_where_too_few_items_are_left():
@@ -125,12 +138,6 @@ def test_what_changes_a_title_that_is_liked_is_kept_where_enough_items_fit_and_e
     assert left.sum() == 4 and "kept" in [wish.state for wish in found]
 
 
-def test_the_only_value_with_an_excluded_head_is_asked_back():
-    catalog = Catalog([_item("Up", 2009, "animation", "talking animals, old man"), _item("Big", 1988, "comedy")])
-    (wish,) = WishReader(catalog).read([{"role": "user", "content": "a comedy, no animals please"}])[1:]
-    assert (wish.text, wish.state) == ("no talking animals", "unsure")
-
-
 def test_without_a_wish_another_that_it_dropped_may_apply():
     limits, everything = _read("made before 1979", "movies before 1987", "only westerns"), np.ones(len(CATALOG), bool)
     assert [wish.text for wish in limits] == ["before 1987", "only western"]
@@ -147,10 +154,10 @@ def test_without_a_wish_another_that_it_dropped_may_apply():
 def test_of_wishes_that_exclude_each_other_the_newest_is_kept_unless_the_user_chose_another():
     wishes, everything = _read("movies before 1990, no horror", "only comedies"), np.ones(len(CATALOG), bool)
     states = [wish.state for wish in apply(wishes, everything, 3)[1]]
-    assert [wish.text for wish in wishes] == ["no horror", "before 1990", "only comedy"]
-    assert states == ["kept", "dropped", "kept"], "only what leaves too few items is dropped"
+    assert [wish.text for wish in wishes] == ["before 1990", "no horror", "only comedy"]
+    assert states == ["dropped", "kept", "kept"], "only what leaves too few items is dropped"
     chosen = [wish.state for wish in apply(wishes, everything, 3, {"before 1990": True})[1]]
-    assert chosen == ["dropped", "kept", "dropped"]
+    assert chosen == ["kept", "dropped", "dropped"]
 
 
 def test_amounts_may_have_separators_and_many_digits():
@@ -164,7 +171,7 @@ def test_amounts_may_have_separators_and_many_digits():
 
 
 def test_a_user_removes_a_wish_and_applies_an_unsure_one():
-    wishes = _read("not too scary, no westerns")
+    wishes = _read("horror isn't my favourite, no westerns")
     assert summary(wishes) == "I understood: no western; did you mean: no horror?"
     assert told(wishes)[0] == {"text": "no horror", "state": "unsure", "question": "Did you mean: no horror?"}
     left, found = apply(wishes, np.ones(len(CATALOG), bool), 1, {"no western": False, "no horror": True})

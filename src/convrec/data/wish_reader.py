@@ -1,86 +1,100 @@
 """Reads wishes from conversations: what a user excludes, asks for, and limits in years and other numbers.
 
-The reader marks what the catalog knows in the user's messages: values of its columns, titles, years, amounts. The words
-before or behind a mark decide, such as "tired of" (`wish_words`). Precision comes before recall: a doubtful wish is
-`unsure`, and not applied. The last word on a value or a limit counts.
+What the catalog knows in the user's words is asked for, unless it is denied. A denial covers what follows it and what
+is coordinated with that, up to the end of the clause (NegEx, Chapman et al., 2001, has such scopes); some stand behind
+what they deny. A certain wish beats a doubtful one, and the last word on a value or a limit counts. What says nothing
+to the catalog is told in the user's words.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from convrec.data import wish_words as grammar
 from convrec.data.catalog import Catalog, short_values
-from convrec.data.mentions import Mentions
-from convrec.data.titles import WRITTEN_YEARS, fold, normalise_unicode, without_accents
-from convrec.data.wishes import State, Wish
+from convrec.data.titles import fold
+from convrec.data.wish_marks import (
+    FOREVER,
+    MARKS,
+    NUMBERS,
+    Key,
+    Marker,
+    Token,
+    Value,
+    nouns,
+    plain_words,
+    single,
+    stem,
+    words,
+    words_of,
+)  # fmt: skip
+from convrec.data.wishes import Wish
 
 LONGEST_READ = 10_000  # last characters of a conversation that are read
 _MOST_WISHES = 50  # of a conversation; the last ones count
-_NEAR = 200  # characters before and behind a mark, in which the words stand that decide
-_SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
-_PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
-_ACTORS = {"actor", "actress", "cast", "star"}
-_MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
+_MOST_UNUSED = 20  # phrases of a message that are told
+_REACH = 5  # words without a meaning between a denial and what it denies
+_NEAR = 8  # tokens around a limit that say what it is of
+_ENDS = {".", "!", ";", "?"}
+_MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
+_ARTICLES = {"a", "an", "some", "something", "anything"}
+_DENIED = {"deny", "hated", "doubt"}
+_COUNTED = {
+    "seen",
+    "number",
+    "not",
+    "like",
+    "and",
+    "or",
+    ",",
+    "into",
+    "except",
+    "liked",
+    "loved",
+    "watched",
+    "knows",
+    "no",
+}
+_COUNTED_ON = {"and", "or", "already", "before", "but", "please"}  # before and behind a number of a list that was shown
+_TAKING = {"no", "way", "hate", "stand", "interested", "fan", "not"}
+_SCOPES = {"against": "deny", "not": "deny"}
+_OPPOSITE = {"below": "least", "most": "above", "above": "most", "least": "below", "": ""}
+_SIDES = {"below": "high", "most": "high", "above": "low", "least": "low", "": ""}
+_LIMITS = {"below": "before {0}", "most": "until {1}", "above": "after {1}", "least": "since {0}", "": "{0} to {1}"}
+_SAME = {"star": {"star", "actor", "cast"}, "actor": {"star", "actor", "cast"}, "actress": {"star", "actor", "cast"}}
+Events = Iterator[tuple[Key, Wish | None]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Value:
-    """A value of the catalog, or a title, with the indices of the items that have it: none if no column has it."""
+@dataclass(eq=False)
+class _Mark:
+    """A token that the catalog knows at a place, and what its words make of it."""
 
-    text: str
-    items: list[int]
-    column: str = ""
-    is_told: bool = False  # whether it is told as not understood where it is asked for
-
-
-_DENIED = re.compile(r"(?:n't|\bnot|\bnever|\bno|\bnothing|\bnobody|\bnor|\bwithout)\b(?:(?!\bbut\b)[^,])*$")
-_ASKED = ("asked", "only")
-_SIDES = {  # of a limit: the comparison with the first (0) or the last (1) of the years that are named
-    "before": ("high", np.less, 0), "until": ("high", np.less_equal, 1),
-    "after": ("low", np.greater, 1), "since": ("low", np.greater_equal, 0),
-}  # fmt: skip
-Key = tuple[str, ...]  # of a wish: a later one of the same key takes its place
+    token: Token
+    at: int
+    polarity: str = "want"  # welcome, deny, hated, doubt, less, again, forget, only, seen, neutral
+    is_joined: bool = False  # to the mark before it: what is denied has both
 
 
 class WishReader:
     """Reads the wishes of conversations about a catalog. Thread-safe."""
 
     def __init__(self, catalog: Catalog):
-        self.catalog, self.mentions = catalog, Mentions(catalog)
-        self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
-        self._columns: dict[str, np.ndarray] = {}  # of numbers. Shape: (C,)
-        self._names: set[str] = set()  # of the columns of values
-        self._spelt: dict[Key, _Value] = {}
-        self._surnames: dict[str, Key | None] = {}
-        self._heads: dict[str, Key | None] = {}  # the last words of other values
-        self._read_values()
-        self._add_spellings()
-        self._sizes: dict[str, list[int]] = {}  # of values in words, by the first word
-        for size, first in sorted({(len(key), key[0]) for key in self._spelt}, reverse=True):
-            self._sizes.setdefault(first, []).append(size)
+        self.catalog, self._marker = catalog, Marker(catalog)
+        self.mentions = self._marker.mentions
 
     def read(self, messages: Sequence[Mapping[str, str]]) -> list[Wish]:
         """Return the wishes of a conversation's user, in order; its first turn's come first."""
         wishes: dict[Key, Wish] = {}
-        named: list[_Value] = []  # the titles of the conversation so far
+        shown: list[Value] = []  # the titles of the last list
+        named: list[Value] = []  # all titles so far
         for role, text in _last_words(messages):
+            tokens = self._marker.tokens(text) if role in ("assistant", "user") else []
+            titles = [token.values[0] for token in tokens if token.kind == "title"]
             if role == "assistant":
-                named += reversed(self._mark(text)[2])
+                shown, named = titles or shown, [*named, *titles[::-1]]
             if role == "user":
-                events = list(self._of_message(text, named))
-                columns = {key[1] for key, _ in events if key[0] == "asked"}  # what they were asked for before is over
-                wishes = {key: wish for key, wish in wishes.items() if key[0] not in _ASKED or key[1] not in columns}
-                # The limits in years of one message count together.
-                together = {key for key, _ in events if key[0] == "year"} - wishes.keys()
-                for key, wish in events:
-                    over = {own for own in wishes if own == key or (own not in together and _is_over(own, key, wish))}
-                    wishes = {own: old for own, old in wishes.items() if own not in over}
-                    if wish is not None:
-                        wishes[key] = wish
+                named += titles
+                wishes = _after(wishes, list(self._of_message(self._resolved(tokens, shown, named), shown, named)))
         return list(wishes.values())[-_MOST_WISHES:]
 
     def still_chosen(self, choices: Mapping[str, bool], message: Mapping[str, str]) -> dict[str, bool]:
@@ -88,337 +102,529 @@ class WishReader:
         stated = {wish.text for wish in self.read([message])} if choices else set()
         return {text: is_kept for text, is_kept in choices.items() if text not in stated}
 
-    def _read_values(self) -> None:
-        own = [short_values(item) for item in self.catalog.items]
-        for name in dict.fromkeys(name for item in self.catalog.items for name in item.metadata):
-            texts = [item.metadata.get(name, "") for item in self.catalog.items]
-            numbers = [re.fullmatch(r"(\d+(?:\.\d+)?)(?: ?m(?:in(?:utes)?)?)?", text.strip()) for text in texts]
-            filled = sum(map(bool, texts))
-            if filled and sum(map(bool, numbers)) >= _SHORT * filled:
-                self._columns[fold(name)] = np.array([float(match[1]) if match else np.nan for match in numbers])
-            elif filled and sum(name in values for values in own) >= _SHORT * filled:
-                self._add_column(name, [values.get(name, []) for values in own])
-
-    def _add_column(self, name: str, values: Sequence[Sequence[str]]) -> None:
-        self._names.add(_stem(fold(name)))
-        is_name = _stem(fold(name)) in _PEOPLE
-        for index, texts in enumerate(values):
-            for text in texts:
-                key = _words_of(text)
-                self._spelt.setdefault(key, _Value(text, [], name)).items.append(index)
-                if len(key) > 1:
-                    last = self._surnames if is_name else self._heads
-                    last[key[-1]] = key if last.get(key[-1], key) == key else None
-        self._spelt.pop((), None)
-
-    def _add_spellings(self) -> None:
-        is_told = False
-        for line in filter(None, grammar.ALSO.replace("\n", "|").split("|")):
-            forms = [_words_of(form) for form in line.split()]
-            is_told = is_told or line.startswith(grammar.FIRST_ASKED)
-            name = line.split()[0].replace("-", " ")
-            known = next((self._spelt[form] for form in forms if form in self._spelt), None)
-            known = known or _Value(name.capitalize() if is_told else name, [], is_told=is_told)
-            for form in forms:
-                if len("".join(form)) > grammar.CODE:
-                    self._spelt.setdefault(form, known)
-
-    def _of_message(self, text: str, named: list[_Value]) -> Iterator[tuple[Key, Wish | None]]:
-        """Yield the key of what each stretch of a message asks, and the wish; None takes an earlier wish back.
-
-        The message's titles are added to those that were `named` before.
-        """
-        marked, values, titles = self._mark(text)
-        if not named and (that := grammar.THAT_ONE.search(marked)):
-            yield ("unknown", that.group()), Wish(that.group(), "unknown")
-        named += reversed(titles)  # they were marked from the last one
-        if grammar.RESET.search(marked):
-            yield ("reset",), None
-        if grammar.RESET_ALL.search(marked):
-            yield ("reset", "all"), None
-        for part in grammar.PARTS.split(marked):
-            yield from self._of_values(part, values, titles)
-            yield from self._of_same(part, named)
-            yield from self._of_comparisons(part, titles, named)
-            yield from self._of_thirds(part)
-            yield from self._of_unknown(part)
-            if "<y" in part:
-                yield from self._of_years(part)
-            if "<n" in part:
-                yield from self._of_amounts(part)
-            yield from ((("free", limit), None) for limit, pattern in grammar.FREE if pattern.search(part))
-        names = grammar.NAMED.findall(text)
-        known = self.mentions.titles([text]) if names else []
-        for name in names:
-            if "<" not in self._mark(name)[0] and not any(title in name for title in known):
-                yield ("unknown", name), Wish(name.strip(), "unknown")
-
-    def _of_values(
-        self, part: str, values: Sequence[_Value], titles: Sequence[_Value]
-    ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.LIST.finditer(part):
-            start, end = found.span()
-            left = part[:start] if start < _NEAR else f"x {part[start - _NEAR : start]}"
-            kind = _kind(left, part[end : end + _NEAR])
-            more = grammar.MORE.match(part, end) if kind == "asked" else None
-            listed = part[start : more.end() if more else end]
-            if kind is None or (kind == "only" and grammar.MY_ONLY.match(part[end:])):
+    def _of_message(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> Events:
+        """Yield the key of what each stretch of a message asks, and the wish; None takes an earlier wish back."""
+        if _is_foreign(tokens):
+            text = " ".join(token.said for token in tokens if token.kind != "sign")
+            yield ("unused", text), Wish(text, "unknown")
+            return
+        for cue in dict.fromkeys(token.cue for token in tokens):
+            if cue.startswith(("reset", "free_")):
+                yield ("reset", cue) if cue.startswith("reset") else ("free", cue[5:]), None
+            elif cue == "else":
+                yield from map(self._without, shown)
+        marks = _polarities(tokens)
+        only = [mark for mark in marks if mark.polarity == "only" and mark.token.kind == "value"]
+        if only:
+            text, fits = " or ".join(map(self._name, only)), np.logical_or.reduce([self._fits(mark) for mark in only])
+            yield ("only", only[0].token.values[0].column), Wish(f"only {text}", "kept", fits)
+        for place, mark in enumerate(marks):
+            thing = [mark]
+            while place + len(thing) < len(marks) and marks[place + len(thing)].is_joined:
+                thing.append(marks[place + len(thing)])
+            if mark.is_joined or mark.polarity == "neutral":
                 continue
-            things = [
-                [
-                    (values if mark == "v" else titles)[int(number)]
-                    for mark, number in re.findall(r"<([vt])(\d+)>", thing)
+            if mark.token.kind in ("value", "title"):
+                yield from self._of_values(thing, tokens)
+            elif mark.token.kind == "third":
+                yield from self._of_third(mark, tokens, shown or named[-1:])
+            elif not _is_span(mark):
+                yield from self._of_limit(mark, tokens)
+        spans = [
+            mark for mark in marks if _is_span(mark) and not mark.is_joined and not _has(tokens, mark.at, "no_year")
+        ]
+        if spans:
+            is_loose = any(_has(tokens, mark.at, "loose") or not _is_attached(tokens, mark.at) for mark in spans)
+            fits = np.logical_or.reduce([self._fits(mark) for mark in spans])
+            text = " or ".join(dict.fromkeys(map(self._name, spans)))
+            yield ("year", "in"), self._limited(text, fits, "year", is_loose)
+        yield from self._of_unused(tokens)
+
+    def _of_values(self, thing: list[_Mark], tokens: list[Token]) -> Events:
+        token, polarity, at = thing[0].token, thing[0].polarity, thing[0].at
+        if token.kind == "title":
+            if polarity in _DENIED | {"seen"}:
+                yield from map(self._without, token.values)
+            elif polarity in ("want", "welcome"):
+                yield from ((("named", fold(value.text)), Wish(value.text, "named")) for value in token.values)
+            return
+        name, said = " ".join(map(self._name, thing)), " ".join(mark.token.said for mark in thing)
+        fits = np.logical_and.reduce([self._fits(mark) for mark in thing])
+        if polarity in _DENIED and any(value.is_narrower for mark in thing for value in mark.token.values):
+            yield ("unused", said), Wish(f"no {said}", "unknown")
+        elif polarity in _DENIED:
+            against = frozenset(fold(mark.token.values[0].text) for mark in thing if mark.token.values)
+            yield (
+                ("against", *sorted(against)),
+                Wish(f"no {name}", "unsure" if polarity == "doubt" else "kept", ~fits, against),
+            )
+        elif polarity == "less":
+            yield ("less", name), Wish(f"less {token.said}", "preferred", ~fits)
+        elif polarity in ("again", "forget", "want", "welcome"):
+            value, is_back = token.values[0], polarity in ("again", "forget")
+            is_asked, is_soft = polarity == "welcome" or _is_asked(tokens, at), _changes_a_title(tokens, at)
+            if polarity == "again" or (is_asked and not is_back):
+                yield ("against", fold(value.text)), None
+            if polarity in ("again", "welcome"):
+                yield ("only", value.column), None
+            wish = Wish(value.text, "kept" if is_soft else "preferred", fits, is_soft=is_soft)
+            for kind in ("asked", "mentioned") if is_back else ("asked",) if is_asked else ("mentioned",):
+                yield (kind, value.column, fold(value.text)), None if is_back else wish
+
+    def _without(self, title: Value) -> tuple[Key, Wish]:
+        fits, against = np.ones(len(self.catalog), bool), fold(title.text)
+        fits[title.items] = False
+        return ("against", against), Wish(f"not {title.text}", "kept", fits, frozenset({against}))
+
+    def _name(self, mark: _Mark) -> str:
+        token = mark.token
+        if token.values:
+            return token.values[0].text
+        (low, high), unit = token.numbers, "minutes" if token.unit == "min" else f"{token.unit}s"
+        operator = token.operator or ("least" if high >= FOREVER else "")
+        if token.unit == "year":
+            return (
+                f"{low:.0f}" if low == high and not operator else _LIMITS[operator].format(f"{low:.0f}", f"{high:.0f}")
+            )
+        words_for = {"below": "at most", "most": "at most", "above": "at least", "least": "at least", "": "about"}
+        return f"{words_for[operator]} {high:.10g} {unit}" if low == high else f"{low:.10g} to {high:.10g} {unit}"
+
+    def _fits(self, mark: _Mark) -> np.ndarray:
+        """Return the items that a mark means, whatever its polarity. Shape: (C,)."""
+        token, fits = mark.token, np.zeros(len(self.catalog), bool)
+        if token.kind != "limit":
+            fits[[item for value in token.values for item in value.items]] = True
+            return fits
+        column, (low, high) = self._marker.column(token.unit), token.numbers
+        if token.unit != "year" and token.operator in ("below", "above"):  # "under two hours" may be two hours
+            return column <= high if token.operator == "below" else column >= low
+        slack = 0.1 * high if token.unit != "year" and low == high else 0
+        compared = {"below": column < low, "most": column <= high, "above": column > high, "least": column >= low}
+        return compared.get(token.operator, (column >= low - slack) & (column <= high + slack))
+
+    def _limited(self, text: str, fits: np.ndarray, unit: str, is_loose: bool) -> Wish:
+        if not self._marker.has(unit):
+            return Wish(text, "unknown")
+        return Wish(text, "preferred" if is_loose else "kept", fits)
+
+    def _of_limit(self, mark: _Mark, tokens: list[Token]) -> Events:
+        token, unit, is_denied = mark.token, mark.token.unit, mark.polarity in _DENIED
+        if _has(tokens, mark.at, "no_year" if unit == "year" else "no_amount"):
+            return
+        operator = "least" if token.numbers[1] >= FOREVER else token.operator
+        if is_denied and unit == "year" and not operator:
+            text, is_known = self._name(mark), ~np.isnan(self._marker.column(unit))
+            yield ("year", "not", text), self._limited(f"not {text}", ~self._fits(mark) & is_known, unit, False)
+            return
+        operator = (_OPPOSITE[operator] or "most") if is_denied else operator
+        stated = replace(mark, token=replace(token, operator=operator))
+        side = _SIDES[operator] or ("in" if token.numbers[0] < token.numbers[1] else "loose")
+        is_loose = side == "loose" or _has(tokens, mark.at, "loose")
+        key = ("year",) if unit == "year" else ("amount", unit)
+        wish = self._limited(self._name(stated), self._fits(stated), unit, is_loose)
+        yield (*key, "loose" if is_loose else side), wish
+
+    def _of_third(self, mark: _Mark, tokens: list[Token], shown: Sequence[Value]) -> Events:
+        """Yield what a word such as "shorter" asks: against what was shown or a title, else a third of the catalog."""
+        said, at, is_more = mark.token.word, mark.at, mark.token.unit in ("new", "long")
+        unit = "year" if mark.token.unit in ("old", "new") else "min" if self._marker.has("min") else "page"
+        is_denied, name = mark.polarity in _DENIED | {"less"}, {"min": " minutes", "page": " pages"}.get(unit, "")
+        negation, column, is_least = "not " * is_denied, self._marker.column(unit), is_more != is_denied
+        if not self._marker.has(unit):
+            yield ("unused", said), Wish(negation + said, "unknown")
+            return
+        if any(token.kind == "limit" and token.unit == unit for token in tokens):
+            return  # it only says more of a limit
+        behind, is_comparison = tokens[at + 1 : at + 3], said.endswith("er") or "more" in said
+        is_than, key = bool(behind) and behind[0].word == "than", ("year",) if unit == "year" else ("amount", unit)
+        others: Sequence[Value] = shown if is_comparison else []
+        if is_than and behind[-1].kind == "title":
+            others = behind[-1].values
+        limits = column[[item for value in others for item in value.items]]
+        limits = limits[~np.isnan(limits)]
+        if len(limits):
+            limit, is_kept = float(np.median(limits)), is_than or len(others) > 1 or _changes_a_title(tokens, at)
+            fits = ((column > limit if is_more else column < limit) != is_denied) & ~np.isnan(column)
+            text = f"{negation}{said} than {others[0].text if len(others) == 1 else f'{limit:.0f}{name}'}"
+            side = ("low" if is_least else "high") if is_kept else "loose"
+            yield (*key, side), self._limited(text, fits, unit, not is_kept)
+            return
+        limit = np.nanquantile(column, 2 / 3 if is_more else 1 / 3, method="higher" if is_least else "lower")
+        sides = ("since", "until") if unit == "year" else ("at least", "at most")
+        fits = column >= limit if is_least else column <= limit
+        yield (*key, "loose"), self._limited(f"{sides[not is_least]} {limit:.10g}{name}", fits, unit, True)
+
+    def _of_unused(self, tokens: list[Token]) -> Events:
+        phrases, last, is_denied, is_open = (
+            list[tuple[bool, list[Token]]](),
+            -2,
+            False,
+            False,
+        )  # open: nothing denied yet
+        for at, token in enumerate(tokens):
+            is_content = token.kind == "word" and token.word not in plain_words() and len(token.word) > 1
+            if token.kind == "sign":
+                is_list = bool(tokens[at + 1 :]) and tokens[at + 1].word not in plain_words() and token.word in ",/"
+                is_denied = is_denied and is_list
+            elif token.cue in ("not", "against", "less", "hated"):
+                is_denied = is_open = True
+            elif (token.cue in ("asks", "ends") and not is_open) or (
+                token.word == "a" and at and tokens[at - 1].word == "and"
+            ):
+                is_denied = False
+            elif token.word in ("for", "with") and (size := _whom(tokens[at : at + 4])):
+                phrases.append((False, tokens[at : at + size]))
+            elif is_content and last == at - 1:
+                phrases[-1][1].append(token)
+            elif is_content:
+                phrases.append((is_denied, [token]))
+            is_open = is_open and not is_content and token.kind not in MARKS
+            last = at if is_content else last
+        for is_no, phrase in phrases[:_MOST_UNUSED]:
+            text = " ".join(token.said for token in phrase)
+            is_tried = not is_no and set(words_of(text)) <= self._marker.vocabulary | plain_words()
+            yield ("unused", text), Wish(f"no {text}" if is_no else text, "tried" if is_tried else "unknown")
+
+    def _resolved(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> list[Token]:
+        """Return the tokens, with values in place of what points at a list that was shown or at people of a title."""
+        found, at = list[Token](), 0
+        while at < len(tokens):
+            size, values, kind = (
+                (*_pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else ""), "title")
+                if shown
+                else (1, [], "title")
+            )
+            column = (
+                stem(tokens[at + 1].word)
+                if at + 1 < len(tokens) and tokens[at].word in ("same", "that") and named
+                else ""
+            )
+            own = short_values(self.catalog.items[named[-1].items[0]]) if column and named[-1].items else {}
+            people = [
+                text for name, texts in own.items() if stem(fold(name)) in _SAME.get(column, {column}) for text in texts
+            ]
+            if people:
+                items = [
+                    item
+                    for text in people
+                    for value in self._marker.spelt.get(words_of(text), ())
+                    for item in value.items
                 ]
-                for thing in re.findall(grammar.THING, listed)
-            ]
-            if kind == "only":
-                known = [has for thing in things if (has := self._having(thing)) is not None]
-                if len(known) == len(things) and "t" not in listed[1]:
-                    text = " or ".join(" ".join(value.text for value in thing) for thing in things)
-                    yield ("only", things[0][0].column), Wish(f"only {text}", "kept", np.logical_or.reduce(known))
-                continue
-            is_either = grammar.EITHER.search(listed)
-            is_modified = kind == "asked" and not is_either and not more and bool(grammar.MODIFIED.search(left))
-            for thing in things:
-                key, has = ("against", *sorted(fold(value.text) for value in thing)), self._having(thing)
-                name = " ".join(value.text for value in thing)
-                text = f"{'not' if thing[0] in titles else 'no'} {name}"
-                if kind in ("again", "asked"):
-                    for value in thing:
-                        yield ("against", fold(value.text)), None
-                        if kind == "again":
-                            yield ("only", value.column), None
-                        if kind == "asked" and value in titles:
-                            yield ("named", fold(value.text)), Wish(value.text, "named")
-                        elif kind == "asked" and value.items:
-                            asked = ("asked", value.column, fold(value.text))
-                            state: State = "kept" if is_modified else "preferred"
-                            yield asked, Wish(value.text, state, self._having([value]), is_soft=is_modified)
-                    if has is None:
-                        yield key, None
-                        if any(value.is_told for value in thing):
-                            yield ("asked", name), Wish(next(value.text for value in thing if value.is_told), "unknown")
-                elif has is None:
-                    yield key, Wish(text, "unknown")
-                else:
-                    against = frozenset(key[1:])
-                    yield key, Wish(text, "kept" if kind == "against" else "unsure", ~has, against)
-
-    def _having(self, thing: Sequence[_Value]) -> np.ndarray | None:
-        """Return which items have all the values; None where one is unknown. Shape: (C,)."""
-        if not all(value.items for value in thing):
-            return None
-        has = np.ones(len(self.catalog), bool)
-        for value in thing:
-            own = np.zeros(len(self.catalog), bool)
-            own[value.items] = True
-            has &= own
-        return has
-
-    def _of_unknown(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.UNKNOWN.finditer(part):
-            for thing in grammar.UNKNOWN_AND.split(found["many"] or found["one"]):
-                key = self._heads.get(_stem(thing))
-                if key is None:
-                    yield ("unknown", thing), Wish(f"no {thing}", "unknown")
-                else:  # the only value with this head, such as "talking animals" for "animals"
-                    value = self._spelt[key]
-                    fits, against = np.ones(len(self.catalog), bool), frozenset({fold(value.text)})
-                    fits[value.items] = False
-                    yield ("against", *against), Wish(f"no {value.text}", "unsure", fits, against)
-        for found in grammar.MOODS.finditer(part):
-            left = _left(part, found.start()).rpartition(",")[2]
-            if not grammar.NO_MOOD.search(left):
-                start = found.start(found.lastgroup or 0)
-                is_denied = _DENIED.search(left + part[found.start() : start])
-                for mood in grammar.MOOD.findall(part[start : found.end()]):
-                    yield ("unknown", mood), Wish(f"not {mood}" if is_denied else mood, "unknown")
-
-    def _of_years(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        taken: list[tuple[int, int]] = []
-        for kind, pattern in grammar.LIMITS:
-            for found in re.finditer(pattern, part):
-                groups = found.groupdict()
-                last = groups["b"] or groups.get("c") or ""
-                span = (found.start(), found.end())
-                if any(start < span[1] and span[0] < end for start, end in taken):
+                size, values, kind = 2, [Value(" or ".join(people), items, column)], "value"
+            if tokens[at].word in ("after", "before") and tokens[at + 1 : at + 2] and tokens[at + 1].kind == "title":
+                year = self.catalog.items[tokens[at + 1].values[0].items[0]].year
+                if year and (at == 0 or tokens[at - 1].word in nouns() | _ARTICLES | {"made", "released", "from"}):
+                    operator = "above" if tokens[at].word == "after" else "below"
+                    found.append(Token(tokens[at].word, "", "limit", "", [], (year, year), "year", operator))
+                    at += 2
                     continue
-                taken.append(span)
-                clause = _clause(part, *span)
-                is_excluded = kind == "in" and grammar.AGAINST.search(clause.partition(found.group())[0])
-                if is_excluded or grammar.NO_LIMIT.search(clause):
-                    continue  # it belongs to what is excluded, or is no year of an item
-                low, high = _span_of(groups.get("a") or last)[0], _span_of(last)[1]
-                if groups.get("nor"):
-                    kind = {"before": "since", "after": "until", "since": "before"}[kind]
-                side, text, fits = self._limit(kind, _span_of(last)[0] if kind != "in" else low, high)
-                doubtful = bool(grammar.LOOSE.search(clause))
-                if np.isnan(self._years).all():
-                    yield ("year", *side), Wish(text, "unknown")
-                else:
-                    is_plain = kind != "in" or groups.get("a") or _is_attribute(part, *span)
-                    state: State = "kept" if is_plain and not doubtful else "preferred"
-                    is_loose = state == "preferred" and side[0] in ("low", "high")
-                    yield ("year", *(("loose",) if is_loose else side)), Wish(text, state, fits)
+            said = " ".join(token.said for token in tokens[at : at + size])
+            found.append(Token(said, said, kind, "", values) if values else tokens[at])
+            at += size if values else 1
+        return found
 
-    def _limit(self, kind: str, low: int, high: int) -> tuple[Key, str, np.ndarray]:
-        years = self._years
-        if kind in _SIDES:
-            side, compare, place = _SIDES[kind]
-            year = (low, high)[place]
-            return (side,), f"{kind} {year}", compare(years, year)
-        inside = (years >= low) & (years <= high)
-        text = str(low) if low == high else f"{low} to {high}"
-        return (("not", text), f"not {text}", ~inside) if kind == "not" else (("in",), text, inside)
 
-    def _of_amounts(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        for kind, pattern in grammar.AMOUNTS:
-            for found in re.finditer(pattern, part):
-                if grammar.NO_AMOUNT.search(_clause(part, *found.span())):
-                    continue
-                number, unit = (found["n"] or found["m"])[2:-1].split(":")
-                own = ("least" if kind == "most" else "most") if found["nor"] else kind
-                is_least, amount = own == "least", float(number)
-                text = f"{'at least' if is_least else 'at most'} {amount:.10g} {_units(unit)}"
-                column = self._column(unit)
-                if column is None:
-                    yield ("amount", unit, own), Wish(text, "unknown")
-                    continue
-                fits = column >= amount if is_least else column <= amount
-                if grammar.LOOSE.search(_clause(part, *found.span())):
-                    yield ("amount", unit, "loose"), Wish(text, "preferred", fits)
-                else:
-                    yield ("amount", unit, own), Wish(text, "kept", fits)
+def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> dict[Key, Wish]:
+    """Return the wishes after what a message says."""
+    columns = {
+        key[1] for key, wish in events if key[0] == "asked" and wish is not None
+    }  # what was asked for before is over
+    wishes = {
+        key: own for key, own in wishes.items() if key[0] not in ("asked", "mentioned", "only") or key[1] not in columns
+    }
+    together = {key for key, _ in events if key[0] == "year"} - wishes.keys()  # limits of one message hold together
+    for key, wish in events:
+        if key[0] == "mentioned" and any(own[0] == "against" and key[-1] in own[1:] for own in wishes):
+            continue  # a certain wish beats what is only mentioned
+        wishes = {
+            own: old for own, old in wishes.items() if own != key and (own in together or not _is_over(own, key, wish))
+        }
+        if wish is not None:
+            wishes[key] = wish
+    return wishes
 
-    def _of_thirds(self, part: str) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.THIRDS.finditer(part):
-            is_denied = not found["nor"] and _DENIED.search(_left(part, found.start()))
-            if not is_denied and not grammar.NO_LIMIT.search(_clause(part, *found.span())):
-                yield self._third(found["word"], bool(found["nor"]))
 
-    def _third(self, word: str, is_denied: bool) -> tuple[Key, Wish]:
-        """Return the loose wish for a third of the catalog, such as the shortest; if denied, for the two others."""
-        word = word if word in ("shorter", "longer", "older") else grammar.COMPARED.get(word, "newer")
-        unit = "min" if self._column("min") is not None else "page"
-        is_time, is_least = word in ("older", "newer"), (word in ("newer", "longer")) != is_denied
-        values = self._years if is_time else self._column(unit)
-        if values is None or np.isnan(values).all():
-            return ("unknown", word), Wish(word, "unknown")
-        share = 2 / 3 if is_least != is_denied else 1 / 3
-        limit = np.nanquantile(values, share, method="higher" if is_least else "lower")
-        fits = values >= limit if is_least else values <= limit
-        if is_time:
-            return ("year", "loose"), Wish(f"{'since' if is_least else 'until'} {limit:.0f}", "preferred", fits)
-        text = f"{'at least' if is_least else 'at most'} {limit:.10g} {_units(unit)}"
-        return ("amount", unit, "loose"), Wish(text, "preferred", fits)
+def _is_span(mark: _Mark) -> bool:
+    """Return whether a mark is of years that are wanted, from one to another."""
+    token = mark.token
+    is_year = token.kind == "limit" and token.unit == "year" and not token.operator and token.numbers[1] < FOREVER
+    return is_year and mark.polarity not in _DENIED | {"neutral"}
 
-    def _of_same(self, part: str, named: Sequence[_Value]) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.SAME.finditer(part):
-            word = _stem(found["column"] or found["person"])
-            names = _ACTORS if word in _ACTORS else {word}
-            if not names & (_PEOPLE | self._names):
-                continue  # as in "we like the same movies"
-            values = [
-                self._spelt[key]
-                for index in (named[-1].items[:1] if named else ())
-                for column, texts in short_values(self.catalog.items[index]).items()
-                for key in map(_words_of, texts)
-                if _stem(fold(column)) in names and key in self._spelt
-            ]
-            if not values:
-                yield ("unknown", word), Wish(f"same {word}", "unknown")
-                continue
-            text, fits = " or ".join(value.text for value in values), np.zeros(len(self.catalog), bool)
-            fits[[index for value in values for index in value.items]] = True
-            if grammar.AGAINST.search(_clause(part, *found.span())):
-                against = frozenset(fold(value.text) for value in values)
-                yield ("against", *sorted(against)), Wish(f"no {text}", "kept", ~fits, against)
+
+def _polarities(tokens: list[Token]) -> list[_Mark]:
+    """Return what the catalog knows in the tokens, each with its polarity."""
+    marks: list[_Mark] = []
+    scope, last, gap = "", None, 0  # the polarity of what follows, the last mark in it, words since it began
+    for at, token in enumerate(tokens):
+        cue, before, behind = token.cue, tokens[at - 1].word if at else "", tokens[at + 1 : at + 3]
+        is_end = not behind or behind[0].kind == "sign"
+        if token.kind in MARKS:
+            mark = _Mark(token, at, scope or "want")
+            if last is not None:
+                link = _link(tokens[last.at + 1 : at], behind)
+                is_sure = scope != "deny" or token.kind == last.token.kind == "title" or _is_listed(tokens, last.at, at)
+                mark.is_joined = (
+                    link == "joined" and last.polarity in _DENIED and "third" not in (token.kind, last.token.kind)
+                )
+                mark.polarity = {
+                    "joined": last.polarity if mark.is_joined else "want",
+                    "listed": scope,
+                    "comma": scope if is_sure else "doubt",
+                }.get(link, "want")
+                scope = scope if link else ""
+            if mark.polarity in _DENIED and _is_of_a_person(token, behind, before):
+                mark.polarity = "neutral"
+            if mark.polarity == "deny" and behind and behind[0].word in ("unless", "like"):
+                mark.polarity = "doubt"
+            last = mark if scope else None
+            marks.append(mark)
+        elif token.kind == "sign":
+            is_answered = token.word == "?" and bool(behind) and behind[0].cue.startswith("behind.")
+            if not is_answered and (token.word in _ENDS or last is None or token.word not in ",/&"):
+                scope, last = "", None
+        elif cue.startswith("behind."):
+            is_verb = (
+                token.word.split()[-1] in _TAKING and token.word != "a no" and not is_end
+            )  # it has an object behind it
+            is_denied = cue == "behind.doubt" and scope in _DENIED and last is None  # "that is not boring"
+            is_done = not is_verb and not is_denied and _behind(marks, tokens, at, cue[7:])
+            if cue == "behind.doubt":
+                token.kind = "cue" if is_done else "word"
+                if token.word.endswith(" too"):
+                    scope, last, gap = "less", None, 0
             else:
-                yield ("asked", values[0].column, "same"), Wish(text, "preferred", fits)
-
-    def _of_comparisons(
-        self, part: str, titles: Sequence[_Value], named: Sequence[_Value]
-    ) -> Iterator[tuple[Key, Wish | None]]:
-        for found in grammar.RELATIVE.finditer(part):
-            word, than = found["word"], found["than"] or (found["but"] or "").partition(",")[0].partition(" ")[0]
-            if not than and found["is_wish"] is None:
-                continue  # as in "older films are good"
-            others = [titles[int(than[2:-1])]] if than.startswith("<t") else list(named[-1:])
-            is_time = word in ("newer", "older", "more recent")
-            values = self._years if is_time else self._column("min")
-            known = np.unique(values[others[0].items]) if values is not None and others else np.empty(0)
-            if values is None or len(known) != 1 or np.isnan(known[0]):
-                yield (("unknown", word), Wish(word, "unknown")) if than else self._third(word, False)
-                continue
-            is_more = word in ("newer", "more recent", "longer")
-            fits = values > known[0] if is_more else values < known[0]
-            if found["nor"]:
-                is_more, fits = not is_more, ~fits & ~np.isnan(values)
-            text = f"{'not ' if found['nor'] else ''}{word} than {others[0].text}"
-            key = ("year",) if is_time else ("amount", "min")
-            side = ("low" if is_more else "high") if is_time else "least" if is_more else "most"
-            state: State = "kept" if than else "preferred"
-            yield (*key, side if than else "loose"), Wish(text, state, fits)
-
-    def _column(self, unit: str) -> np.ndarray | None:
-        names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
-        names = names if unit == "min" else [name for name in self._columns if _stem(name) == unit]
-        return self._columns[names[0]] if names else None
-
-    def _mark(self, text: str) -> tuple[str, list[_Value], list[_Value]]:
-        """Return the text, folded and with marks, and the values and titles that the marks number."""
-        titles: list[_Value] = []
-        text = grammar.AGE.sub("only kids", re.sub(r"[<>\ue000-\uf8ff]", " ", normalise_unicode("NFC", text)))
-        places = {(start, end): title for start, end, title in self.mentions.places(text)}
-        for (start, end), title in sorted(places.items(), reverse=True):
-            text = f"{text[:start]}{chr(0xE000 + len(titles))}{text[end:]}"
-            titles.append(_Value(title, self.catalog.indices_of_title(title)))
-        text = re.sub(r"\"[^\"\n]{1,80}\"|“[^”\n]{1,80}”", " \uf8ff ", text)
-        text = grammar.TITLE_CASE.sub("\uf8ff", text).replace("’", "'")
-        text = grammar.CENTURY.sub("since 2000", re.sub(r"'(?=\d0s\b)", "", text))
-        text = re.sub(r"\(\d{4}\)", "", text)  # of a title that the catalog lacks
-        text = re.sub(rf"(?<=s)'(?= {grammar.NOUN}\b)", "", text)  # "kids' movies"
-        values: list[_Value] = []
-        words = list(re.finditer(r"[^\W_]+(?:'[^\W_]+)*", text))
-        folded = [without_accents(word.group()).casefold() for word in words]
-        stems = [_stem(word) for word in folded]
-        pieces, end, at = [], 0, 0
-        while at < len(words):
-            size, value = self._value_at(words, stems, at, text)
-            pieces.append(text[end : words[at].start()])
-            if value is not None:
-                pieces.append(f"<v{len(values)}>")
-                values.append(value)
-            else:
-                pieces.append(_year_mark(folded[at]) or folded[at])
-            at, end = at + size, words[at + size - 1].end()
-        marked = "".join([*pieces, text[end:]])
-        marked = re.sub("[\ue000-\uf8fe]", lambda mark: f"<t{ord(mark.group()) - 0xE000}>", marked)
-        marked = re.sub(r"[ \t]+", " ", marked.replace("\uf8ff", "<q>"))
-        return grammar.AMOUNT.sub(self._amount_mark, marked), values, titles
-
-    def _value_at(self, words: list[re.Match[str]], stems: list[str], at: int, text: str) -> tuple[int, _Value | None]:
-        for size in self._sizes.get(stems[at], ()):
-            key = tuple(stems[at : at + size])
-            value, pairs = self._spelt.get(key), pairwise(words[at : at + len(key)])
-            if value is not None and all(text[one.end() : two.start()] in (" ", "-", "'") for one, two in pairs):
-                return len(key), value
-        name = self._surnames.get(stems[at])
-        is_name = words[at].group()[0].isupper() and at > 0 and text[words[at - 1].end() : words[at].start()] == " "
-        is_name = is_name and not grammar.NO_NAME.search(f"{words[at - 1].group()}{text[words[at].end() :][:20]}")
-        return 1, self._spelt[name] if name is not None and is_name else None
-
-    def _amount_mark(self, found: re.Match[str]) -> str:
-        written = found["n"].replace(",", "")
-        number = float(grammar.NUMBERS.get(written) or written) + 0.5 * bool(found["half"] or found["later"])
-        unit = _stem(found["unit"])
-        if unit in ("h", "hr", "hour"):
-            return f"<n{60 * number + float(found['m'] or 0):.10g}:min>"
-        if found["m"] or (
-            unit not in ("m", "min", "minute") and (found["n"] in grammar.NUMBERS or self._column(unit) is None)
+                scope, last, gap = cue[7:] if not is_done and not is_end and cue != "behind.want" else "", None, 0
+        elif (
+            cue in ("only", "against", "hated")
+            and is_end
+            and _behind(marks, tokens, at, "only" if cue == "only" else "deny")
         ):
-            return found.group()
-        return f"<n{number:.10g}:{'min' if unit in ('m', 'min', 'minute') else unit}>"
+            scope = ""
+        elif cue == "not" and is_end and (not behind or token.word in ("no", "not")):
+            if before in ("?", ":"):
+                _behind(marks, tokens, at, "deny")
+        elif cue in ("not", "against", "hated", "less", "again", "forget", "only", "seen", "neutral"):
+            if (scope, cue) in (
+                ("deny", "seen"),
+                ("again", "seen"),
+                ("less", "not"),
+                ("neutral", "hated"),
+            ) and last is None:
+                continue
+            if (
+                cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
+            ):  # "do not hate", "not anything but"
+                scope = "only" if token.word.startswith("anything") else "again"
+            elif (
+                token.word == "not"
+                and before == "but"
+                and marks
+                and marks[-1].polarity in ("deny", "hated")
+                and marks[-1].token.kind == "value"
+            ):
+                scope = "neutral"  # "I dislike drama, but not horror"
+            else:
+                scope = "doubt" if cue in ("not", "against") and before in single("doubtful") else _SCOPES.get(cue, cue)
+            last, gap = None, 0
+        elif cue == "aside":
+            scope, last = "", None
+        elif (
+            token.word in single("degree")
+            and last is None
+            and (scope in _DENIED or (token.word == "too" and not scope))
+        ):
+            scope = "less"
+        elif token.word == "than" and marks and marks[-1].at == at - 1:
+            scope, last, gap = "neutral" if marks[-1].token.kind == "third" else "less", None, 0
+        elif cue in ("asks", "ends") and before not in ("or", "nor"):
+            if (
+                last is not None
+                or scope in ("less", "seen", "only", "again")
+                or (cue == "ends" and (gap or token.word in ("but", "because")))
+            ):
+                scope, last = "", None
+        elif scope and last is None and token.word not in single("filler") | nouns():
+            gap += 1
+            if gap > _REACH or scope == "only":
+                scope = ""
+    return marks
+
+
+def _link(between: list[Token], behind: list[Token]) -> str:
+    """Return how a mark follows another one in a scope: joined, listed, comma, or not at all."""
+    said = [token.word for token in between]
+    rest = said[1:] if said and said[0] in nouns() else said
+    if not said or tuple(rest) in words()["attaches"]:
+        return "joined"
+    plain = [
+        word
+        for word in rest
+        if word not in ("any", "no", "even", "more", "the", "from", "of", "with", "about", "those", "not", "way")
+    ]
+    plain = plain[1:] if plain[:1] == [","] and plain[1:] else plain
+    if plain[:1] and plain[0] in ("or", "nor", "/", "&") and set(plain[1:]) <= _ARTICLES:
+        return "listed"
+    if plain == ["and"] or said[-1:] == [","]:
+        if behind and behind[0].word in ("would", "is", "are", "sounds"):
+            return ""  # a new clause begins
+        return "listed" if plain == ["and"] else "comma"
+    return "comma" if said[-2:-1] == [","] and said[-1] in ("any", "no", "even") else ""
+
+
+def _is_listed(tokens: list[Token], last: int, at: int) -> bool:
+    """Return whether marks with a comma between are of a list: of three, or with a conjunction further on."""
+    before = [token for token in tokens[max(0, last - 3) : last] if token.word == "," or token.kind in MARKS]
+    if len(before) > 1 and before[-1].word == ",":
+        return True
+    behind = (token for token in tokens[at + 1 : at + 40] if token.word != "," and token.word not in nouns())
+    following = next(behind, None)
+    return following is not None and (following.kind in MARKS or following.word in ("or", "nor", "and", "etc"))
+
+
+def _is_of_a_person(token: Token, behind: list[Token], before: str) -> bool:
+    """Return whether a denied value belongs to a person or an occasion, as in "no horror fan" or "without the kids"."""
+    if behind and behind[0].word in single("persons"):
+        return before.split()[-1:] not in (["a"], ["an"], ["not"], ["big"])
+    is_child = token.said in ("kids", "kid", "children", "child", "family")
+    return is_child and not (behind and behind[0].word in nouns()) and (bool(behind) or before not in ("for", "no"))
+
+
+def _behind(marks: list[_Mark], tokens: list[Token], at: int, polarity: str) -> bool:
+    """Change the polarity of the list right before a cue; of all within reach, where something was bad."""
+    allowed = single("filler") | nouns() | {",", "?", ":", "but", "and", "definitely", "simply", "though"}
+    place = at
+    for mark in reversed(marks):
+        between = tokens[mark.at + 1 : place]
+        if polarity == "doubt":
+            is_near = at - mark.at <= _REACH + 1 and not any(
+                token.word in _ENDS or (token.word == "but" and " it " not in f" {tokens[at].word} ")
+                for token in between
+            )
+        elif place == at:
+            is_near = all(token.word in allowed for token in between)
+        else:
+            link = _link(between, [])
+            is_near = link in ("listed", "joined") or (link == "comma" and _is_listed(tokens, mark.at, place))
+        is_denied_before = mark.polarity in _DENIED and polarity == "want" and not tokens[at].word.startswith("but")
+        if not is_near or is_denied_before or (polarity == "doubt" and mark.polarity != "want"):
+            break
+        names = {"want": "welcome", "doubt": "hated" if mark.token.kind == "title" else "doubt"}
+        mark.polarity, place = names.get(polarity, polarity), mark.at
+    return place < at
+
+
+def _has(tokens: list[Token], at: int, name: str) -> bool:
+    """Return whether a phrase of a list stands near a limit, up to the next signs."""
+    start, end = at, at + 1
+    while start > max(0, at - _NEAR) and tokens[start - 1].kind != "sign":
+        start -= 1
+    while end < min(len(tokens), at + _NEAR) and tokens[end].kind != "sign":
+        end += 1
+    clause = f" {' '.join(token.word for token in tokens[start:end])} "
+    if name == "no_year" and ("year i was" in clause or tokens[at].operator):
+        return " since i " in clause
+    return any(f" {' '.join(phrase)} " in clause for phrase in words()[name])
+
+
+def _is_attached(tokens: list[Token], at: int) -> bool:
+    """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or begin a sentence."""
+    before = next((token for token in reversed(tokens[:at]) if token.word not in _MADE), None)
+    behind = tokens[at + 1 : at + 2]
+    if (
+        before is None
+        or before.word in _ENDS
+        or any(token.kind == "value" or token.word in nouns() for token in behind)
+    ):
+        return True
+    is_listed = before.word in ("or", "and", "/") and at > 2 and tokens[at - 2].kind == "limit"
+    return is_listed or before.kind in ("value", "limit") or before.word in nouns() | _ARTICLES | {"ones"}
+
+
+def _is_asked(tokens: list[Token], at: int) -> bool:
+    """Return whether a value is asked for in so many words, or begins its sentence."""
+    for place in range(at - 1, max(-1, at - 7), -1):
+        token = tokens[place]
+        if token.kind == "sign":
+            return token.word in _ENDS or place < 2
+        if token.cue == "asks":
+            return True
+        if token.kind == "word" and token.word not in plain_words():
+            return False
+    return at < 3
+
+
+def _changes_a_title(tokens: list[Token], at: int) -> bool:
+    """Return whether something says how another item than a liked title should be, as in "like Alien, but funny"."""
+    said = [token.word for token in tokens[max(0, at - 9) : at]]
+    if (
+        "but" not in said
+        or "or" in (said[-1], *(token.word for token in tokens[at + 1 : at + 2]))
+        or _ENDS & set(said)
+        or "i" in said[said.index("but") :]
+    ):
+        return False
+    start = max(0, at - 9)
+    return (
+        any(tokens[start + place].kind == "title" for place in range(said.index("but")))
+        and "like" in said[: said.index("but")]
+    )
+
+
+def _pointed(tokens: list[Token], shown: list[Value], before: str) -> tuple[int, list[Value]]:
+    """Return how many tokens point at items that were shown, such as "the first two", and these items."""
+    said, names = [token.word for token in tokens], words()["ordinals"].split()
+    place = {name: number % 10 for number, name in enumerate(names)}
+    match said:
+        case [_, "one" | "ones", *_] if tokens[0].kind == "value":
+            items = {item for value in tokens[0].values for item in value.items}
+            return 2, [value for value in shown if items & set(value.items)]
+        case ["number", number, *_] if number.isdecimal() and 0 < int(number) <= len(shown):
+            return 2, [shown[int(number) - 1]]
+        case [number, *rest] if (
+            number.isdecimal()
+            and 0 < int(number) <= len(shown)
+            and before in _COUNTED
+            and (not rest or rest[0] in _COUNTED_ON or not rest[0].isalnum())
+        ):
+            return 1, [shown[int(number) - 1]]
+        case ["all", "of", "them" | "those" | "these", *_]:
+            return 3, shown
+        case ["those" | "these" | "them", *rest] if (
+            not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
+        ):
+            return 1, shown
+        case ["the", "last", number, *_] if number in NUMBERS:
+            return 3, shown[-int(NUMBERS[number]) :]
+        case ["the", "first", number, *_] if number in NUMBERS and number not in ("one", "a", "an"):
+            return 3, shown[: int(NUMBERS[number])]
+        case ["the", nth, "last", *_] if nth in place:
+            return 3, shown[-place[nth] - 1 :][:1]
+        case ["the", nth, "and" | "or", other, *_] if nth in place and other in place:
+            return 4, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
+        case ["the", nth, *rest] if (
+            (nth in place or nth == "last")
+            and rest[:1]
+            and rest[0] in ("time", "night", "week", "weekend", "year", "day", "half", "thing")
+        ):
+            return 1, []
+        case ["the", nth, *rest] if nth in place or nth == "last":
+            return 3 if rest and rest[0] in nouns() else 2, shown[-1:] if nth == "last" else shown[place[nth] :][:1]
+    return 1, []
+
+
+def _whom(tokens: list[Token]) -> int:
+    """Return the number of words that say for whom or with whom something is meant, 0 for none."""
+    for size, token in enumerate(tokens[1:], start=2):
+        if token.kind in ("sign", "value") or token.word in single("for_whom"):
+            return size if token.word in single("for_whom") else 0
+    return 0
+
+
+def _is_foreign(tokens: list[Token]) -> bool:
+    """Return whether a message is in another language than English, by its most frequent words."""
+    said = [token.word for token in tokens if token.kind in ("word", "cue")]
+    foreign = sum(word in single("foreign") - plain_words() for word in said)
+    return foreign >= 2 and foreign > sum(word in plain_words() for word in said)
 
 
 def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
@@ -436,109 +642,19 @@ def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
 def _is_over(own: Key, key: Key, wish: Wish | None) -> bool:
     """Return whether an earlier wish, of the key `own`, is over by what is said later, of another key."""
     match key:
-        case ("reset", *everything):
-            return bool(everything) or own[0] != "against"
+        case ("reset", _):
+            return True
         case ("free", limit):
             return own[0] == limit
         case ("year", "in") if wish is not None and wish.state == "kept":
             return own[0] == "year"
         case ("year", side) if side != "not" and own in (("year", "in"), ("year", "loose")):
             return True
-        case ("against", *values) if wish is not None and wish.state == "kept" and own[0] in ("asked", "named"):
+        case ("against", *values) if (
+            wish is not None and wish.state == "kept" and own[0] in ("asked", "mentioned", "named", "less")
+        ):
             return own[-1] in values
     return False
-
-
-def _kind(left: str, right: str) -> str | None:
-    """Return what the words around a list decide: against, unsure, again, only, asked; None where nothing does."""
-    behind = next((kind for kind, pattern in grammar.BEHIND if pattern.match(right)), None)
-    matches = ((kind, pattern.search(left)) for kind, pattern in grammar.BEFORE)
-    kind, found = next(((kind, found) for kind, found in matches if found), ("", None))
-    before = left[: found.start()] if found else ""
-    if kind == "against" and found is not None:
-        is_contrast = found["cue"].startswith("not") and before.endswith("but ") and grammar.AGAINST.search(before)
-        is_besides = grammar.BESIDES.match(found["cue"]) and grammar.ALSO_LIKED.match(right)
-        is_question = before.strip() in ("who", "but who")  # "who doesn't love a comedy"
-        if grammar.TAKEN_BACK.match(right) or is_contrast or is_besides or is_question:
-            return None
-    for start, end in grammar.WELCOME:
-        if end.match(right) and (welcome := start.search(left)) and not _DENIED.search(left[: welcome.start() + 1]):
-            return "against" if welcome.groupdict().get("not") else "asked"
-    if behind:
-        return None if kind == "against" else behind
-    if found is None or kind in ("again", "unsure"):
-        return kind or None
-    if grammar.TURNED.search(before) or (kind == "asked" and _DENIED.search(left)):
-        return None
-    if kind == "asked" and grammar.HABIT.match(found["cue"]) and re.search(r" (?:but|so) ", right):
-        return None  # "I usually watch horror, but tonight"
-    is_attached = grammar.ATTACHED.match(right)
-    if grammar.END.match(right) or (kind in ("asked", "only") and is_attached):
-        return kind
-    if kind == "asked" and grammar.ASKED_END.match(right):
-        return kind
-    return "unsure" if kind == "against" and is_attached else None
-
-
-def _clause(part: str, start: int, end: int) -> str:
-    """Return what stands between commas around a stretch, and near it."""
-    return _left(part, start).rpartition(",")[2] + part[start:end] + part[end : end + _NEAR].partition(",")[0]
-
-
-def _left(part: str, start: int) -> str:
-    return part[max(0, start - _NEAR) : start]
-
-
-def _is_attribute(part: str, start: int, end: int) -> bool:
-    """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or are all that is wanted."""
-    return bool(
-        re.search(rf"(?:<v\d+>|\b{grammar.NOUN}|\b(?:some|any)thing)\s*$", _left(part, start))
-        or re.match(rf"(?:<v\d+>|{grammar.NOUN}\b)", part[start:])
-        or re.search(rf"<y\d+-\d+> (?:<v\d+>|{grammar.NOUN}\b)", part[start : end + 5])
-        or re.search(r"\b(?:only|must|has to|have to)\b", _left(part, start) + part[start : end + _NEAR])
-    )
-
-
-def _units(unit: str) -> str:
-    return "minutes" if unit == "min" else f"{unit}s"
-
-
-def _span_of(words: str) -> tuple[int, int]:
-    """Return the first and the last year of marked years; of a decade, the early, the middle or the late ones."""
-    low, high = map(int, re.findall(r"\d+", words)[-2:])
-    for word, first, last in (("early", 0, 3), ("mid", 4, 6), ("late", 7, 9)):
-        if high - low == 9 and re.match(rf"(?:the )?{word}\b", words):
-            return low + first, low + last
-    return low, high
-
-
-def _year_mark(word: str) -> str | None:
-    """Return the mark of a folded word that is a year or a decade, None for another one."""
-    if decade := re.fullmatch(r"(1[89]|20)?(\d)0'?s", word):
-        first = int(f"{decade[1] or (20 if decade[2] in '012' else 19)}{decade[2]}0")
-    elif word in grammar.DECADES:
-        first = 1920 + 10 * grammar.DECADES.index(word)
-    elif word.isascii() and word.isdecimal() and len(word) == 4 and int(word) in WRITTEN_YEARS:
-        return f"<y{word}-{word}>"
-    else:
-        return None
-    return f"<y{first}-{first + 9}>"
-
-
-def _words_of(text: str) -> Key:
-    words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", without_accents(text).replace("’", "'").casefold())
-    return tuple(map(_stem, words))
-
-
-def _stem(word: str) -> str:
-    """Return a folded word without the ending of a plural or a possessive."""
-    word = word.removesuffix("'s")
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")) or word == "news":
-        return word
-    for ending, other in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("oes", "o"), ("s", "")):
-        if word.endswith(ending):
-            return word.removesuffix(ending) + other
-    return word
 
 
 def wish_reader(catalog: Catalog) -> WishReader:

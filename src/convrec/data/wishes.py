@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-State = Literal["kept", "preferred", "unweighted", "named", "unsure", "dropped", "removed", "unknown"]
+State = Literal["kept", "preferred", "unweighted", "named", "unsure", "dropped", "removed", "tried", "unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,9 +15,10 @@ class Wish:
 
     `state` is `kept`; `preferred`, which raises the weight of what fits, or `unweighted` where a model has no weight
     for that; `named`, a title that is liked; `unsure`, and then not applied; `dropped`, because too few items were
-    left; `removed`, by the user; or `unknown`, where no column of the catalog has it. `left` is how many items are left
-    otherwise: with a wish that is dropped, and without one that is kept, where this makes a list that is too short
-    longer; else None. A wish that `is_soft` becomes preferred where it would make the list too short.
+    left; `removed`, by the user; `tried`, words that no column has, but texts of items do, so that evidence reads them;
+    or `unknown`, not used. `left` is how many items are left otherwise: with a wish that is dropped, and without one
+    that is kept, where this makes a list that is too short longer; else None. A wish that `is_soft` becomes preferred
+    where it would make the list too short.
     Shape: fits (C,), booleans; None if named or unknown.
     """
 
@@ -82,7 +83,8 @@ def _narrowed(
 _INTRO = {
     "kept": "I understood", "preferred": "preferred", "named": "like",
     "unweighted": "understood, but without weight in this model",
-    "dropped": "dropped, because too few are left", "removed": "removed", "unknown": "not understood",
+    "dropped": "dropped, because too few are left", "removed": "removed",
+    "tried": "tried by the words", "unknown": "not used",
 }  # fmt: skip
 
 

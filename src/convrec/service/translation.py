@@ -12,9 +12,9 @@ from rapidfuzz.distance import Indel
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
-from convrec.data.titles import normalise_text, title_and_year
+from convrec.data.titles import fold, normalise_text, title_and_year
 from convrec.data.wish_reader import wish_reader
-from convrec.data.wishes import Wish
+from convrec.data.wishes import State, Wish
 from convrec.generation.engine import TokenIds
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.lists import ListSettings, keep_wishes
@@ -110,27 +110,32 @@ class Translator:
         denied = self.resolve("deny", deny)
         allowed = None if allow is None else self.resolve("allow", allow)
         options = (n, denied, allowed, or_fewer)
-        named = [self.mentions.of_messages(messages) for messages in turns]
+        read = [self.wishes.read(messages) for messages in turns]
+        named = [
+            sorted({*self.mentions.of_messages(messages), *(wish.text for wish in own if wish.state == "named")})
+            for messages, own in zip(turns, read, strict=True)
+        ]
         requests = [self._request(titles, place, *options) for place, titles in enumerate(named, start=1)]
-        read = zip(requests, map(self.wishes.read, turns), strict=True)
-        kept = [keep_wishes(request, own, len(self.catalog), or_fewer, wishes) for request, own in read]
+        pairs = zip(requests, read, strict=True)
+        kept = [keep_wishes(request, own, len(self.catalog), or_fewer, wishes) for request, own in pairs]
         requests, understood = [request for request, _ in kept], [own for _, own in kept]
         with self.lock:
             guide = self.guide  # another one may take its place
             if guide is not None:
                 rows = [
-                    {"messages": own, "seen_titles": titles, "wishes": found}
+                    {"messages": own, "seen_titles": titles, "disliked_titles": _denied(titles, found), "wishes": found}
                     for own, titles, found in zip(turns, named, understood, strict=True)
                 ]
                 weighted = zip(requests, guide(rows), strict=True)
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
+        states: dict[State, State] = {}
         if not (isinstance(guide, Guidance) and guide.uses("wishes")):
-            understood = [
-                [replace(wish, state="unweighted") if wish.state == "preferred" else wish for wish in own]
-                for own in understood
-            ]
+            states["preferred"] = "unweighted"
+        if not (isinstance(guide, Guidance) and guide.uses("words")):
+            states["tried"] = "unknown"
+        understood = [[replace(wish, state=states.get(wish.state, wish.state)) for wish in own] for own in understood]
         parts = zip(turns, prompts, requests, understood, strict=True)
         return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
 
@@ -217,6 +222,12 @@ class Translator:
         if room < self._prompts.least:
             raise InputError(f"n = {n}: the list leaves no room for the conversation in the model's context; lower n")
         return room
+
+
+def _denied(titles: Sequence[str], wishes: Sequence[Wish]) -> list[str]:
+    """Return the titles that a wish excludes."""
+    against = frozenset[str]().union(*(wish.against for wish in wishes if wish.state == "kept"))
+    return [title for title in titles if fold(title) in against]
 
 
 def messages_from(value: Any, place: int = 1) -> Messages:

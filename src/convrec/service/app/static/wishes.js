@@ -7,10 +7,11 @@ const ROWS = [ // what introduces the wishes of some states
   { intro: "Did you mean:", states: ["unsure"], kind: "asked", mark: "?", hint: "It is not applied unless you choose it." },
   { intro: "Not applied, because nothing would be left:", states: ["dropped"], kind: "asked" },
   { intro: "Understood, but without weight in this model:", states: ["unweighted"], isPlain: true },
-  { intro: "Not understood:", states: ["unknown"], isPlain: true },
+  { intro: "Tried by the words of items:", states: ["tried"], isPlain: true },
+  { intro: "Not used:", states: ["unknown"], isPlain: true },
 ];
 const ORDER = ROWS.flatMap((row) => row.states);
-const WORDS = { kept: "kept", preferred: "preferred", named: "liked", removed: "off", unsure: "not sure", dropped: "not applied", unweighted: "without weight", unknown: "not understood" };
+const WORDS = { kept: "kept", preferred: "preferred", named: "liked", removed: "off", unsure: "not sure", dropped: "not applied", unweighted: "without weight", tried: "tried", unknown: "not used" };
 const ON = ["kept", "preferred"];
 
 export class Wishes {
