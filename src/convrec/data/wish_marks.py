@@ -103,9 +103,21 @@ def nouns() -> frozenset[str]:
 
 
 @cache
+def fillers() -> frozenset[str]:
+    """Return the words that stand between a denial and what it denies."""
+    return single("filler") | nouns()
+
+
+@cache
 def plain_words() -> frozenset[str]:
     """Return the words of a request that ask for nothing by themselves."""
-    return single("plain", "filler", "degree") | nouns()
+    return single("plain", "degree") | fillers()
+
+
+@cache
+def foreign_words() -> frozenset[str]:
+    """Return frequent words of other languages."""
+    return single("foreign") - plain_words()
 
 
 @cache
@@ -167,6 +179,7 @@ class Marker:
 
     def __init__(self, catalog: Catalog):
         self.catalog, self.mentions = catalog, Mentions(catalog)
+        self._years = np.array([np.nan if item.year is None else item.year for item in catalog.items])
         self._columns: dict[str, np.ndarray] = {}  # of numbers. Shape: (C,)
         self.vocabulary = {word for item in catalog.items for word in words_of(item.text())}
         self.spelt: dict[Key, list[Value]] = {}
@@ -217,7 +230,7 @@ class Marker:
     def column(self, unit: str) -> np.ndarray:
         """Return the numbers of a unit, such as `year`, `min` or `page`; NaN where there are none. Shape: (C,)."""
         if unit == "year":
-            return np.array([np.nan if item.year is None else item.year for item in self.catalog.items])
+            return self._years
         names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
         names = names if unit == "min" else [name for name in self._columns if stem(name) == unit]
         return self._columns[names[0]] if names else np.full(len(self.catalog), np.nan)

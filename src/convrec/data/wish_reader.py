@@ -21,13 +21,15 @@ from convrec.data.wish_marks import (
     Marker,
     Token,
     Value,
+    fillers,
+    foreign_words,
     nouns,
     plain_words,
     single,
     stem,
     words,
     words_of,
-)  # fmt: skip
+)
 from convrec.data.wishes import Wish
 
 LONGEST_READ = 10_000  # last characters of a conversation that are read
@@ -52,10 +54,10 @@ _COUNTED = {
     "liked",
     "loved",
     "watched",
-    "knows",
     "no",
-}
-_COUNTED_ON = {"and", "or", "already", "before", "but", "please"}  # before and behind a number of a list that was shown
+}  # before a number
+_COUNTED_ON = {"and", "or", "already", "before", "but", "please"}  # behind a number of a list that was shown
+_BEFORE_IT = {",", "?", ":", "but", "and", "definitely", "simply", "though"}  # before what stands behind a value
 _TAKING = {"no", "way", "hate", "stand", "interested", "fan", "not"}
 _SCOPES = {"against": "deny", "not": "deny"}
 _OPPOSITE = {"below": "least", "most": "above", "above": "most", "least": "below", "": ""}
@@ -255,12 +257,8 @@ class WishReader:
         yield (*key, "loose"), self._limited(f"{sides[not is_least]} {limit:.10g}{name}", fits, unit, True)
 
     def _of_unused(self, tokens: list[Token]) -> Events:
-        phrases, last, is_denied, is_open = (
-            list[tuple[bool, list[Token]]](),
-            -2,
-            False,
-            False,
-        )  # open: nothing denied yet
+        phrases = list[tuple[bool, list[Token]]]()
+        last, is_denied, is_open = -2, False, False  # open: nothing was denied yet
         for at, token in enumerate(tokens):
             is_content = token.kind == "word" and token.word not in plain_words() and len(token.word) > 1
             if token.kind == "sign":
@@ -282,34 +280,22 @@ class WishReader:
             last = at if is_content else last
         for is_no, phrase in phrases[:_MOST_UNUSED]:
             text = " ".join(token.said for token in phrase)
-            is_tried = not is_no and set(words_of(text)) <= self._marker.vocabulary | plain_words()
+            is_tried = not is_no and all(
+                word in self._marker.vocabulary or word in plain_words() for word in words_of(text)
+            )
             yield ("unused", text), Wish(f"no {text}" if is_no else text, "tried" if is_tried else "unknown")
 
     def _resolved(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> list[Token]:
         """Return the tokens, with values in place of what points at a list that was shown or at people of a title."""
         found, at = list[Token](), 0
         while at < len(tokens):
-            size, values, kind = (
-                (*_pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else ""), "title")
-                if shown
-                else (1, [], "title")
-            )
-            column = (
-                stem(tokens[at + 1].word)
-                if at + 1 < len(tokens) and tokens[at].word in ("same", "that") and named
-                else ""
-            )
-            own = short_values(self.catalog.items[named[-1].items[0]]) if column and named[-1].items else {}
-            people = [
-                text for name, texts in own.items() if stem(fold(name)) in _SAME.get(column, {column}) for text in texts
-            ]
+            size, values, kind = 1, list[Value](), "title"
+            if shown:
+                size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "")
+            people, column = self._same(tokens[at : at + 2], named)
             if people:
-                items = [
-                    item
-                    for text in people
-                    for value in self._marker.spelt.get(words_of(text), ())
-                    for item in value.items
-                ]
+                found_in = [value for text in people for value in self._marker.spelt.get(words_of(text), ())]
+                items = [item for value in found_in for item in value.items]
                 size, values, kind = 2, [Value(" or ".join(people), items, column)], "value"
             if tokens[at].word in ("after", "before") and tokens[at + 1 : at + 2] and tokens[at + 1].kind == "title":
                 year = self.catalog.items[tokens[at + 1].values[0].items[0]].year
@@ -323,12 +309,19 @@ class WishReader:
             at += size if values else 1
         return found
 
+    def _same(self, tokens: list[Token], named: list[Value]) -> tuple[list[str], str]:
+        """Return the people of the title that was named last, as in "the same director", and their column."""
+        if len(tokens) < 2 or tokens[0].word not in ("same", "that") or not named or not named[-1].items:
+            return [], ""
+        column, own = stem(tokens[1].word), short_values(self.catalog.items[named[-1].items[0]])
+        names = _SAME.get(column, {column})
+        return [text for name, texts in own.items() if stem(fold(name)) in names for text in texts], column
+
 
 def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> dict[Key, Wish]:
     """Return the wishes after what a message says."""
-    columns = {
-        key[1] for key, wish in events if key[0] == "asked" and wish is not None
-    }  # what was asked for before is over
+    # What was asked for before is over.
+    columns = {key[1] for key, wish in events if key[0] == "asked" and wish is not None}
     wishes = {
         key: own for key, own in wishes.items() if key[0] not in ("asked", "mentioned", "only") or key[1] not in columns
     }
@@ -383,9 +376,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             if not is_answered and (token.word in _ENDS or last is None or token.word not in ",/&"):
                 scope, last = "", None
         elif cue.startswith("behind."):
-            is_verb = (
-                token.word.split()[-1] in _TAKING and token.word != "a no" and not is_end
-            )  # it has an object behind it
+            # What it denies may stand behind it.
+            is_verb = token.word.split()[-1] in _TAKING and token.word != "a no" and not is_end
             is_denied = cue == "behind.doubt" and scope in _DENIED and last is None  # "that is not boring"
             is_done = not is_verb and not is_denied and _behind(marks, tokens, at, cue[7:])
             if cue == "behind.doubt":
@@ -411,9 +403,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
                 ("neutral", "hated"),
             ) and last is None:
                 continue
-            if (
-                cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
-            ):  # "do not hate", "not anything but"
+            is_double = cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
+            if is_double:  # "do not hate", "not anything but"
                 scope = "only" if token.word.startswith("anything") else "again"
             elif (
                 token.word == "not"
@@ -443,7 +434,7 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
                 or (cue == "ends" and (gap or token.word in ("but", "because")))
             ):
                 scope, last = "", None
-        elif scope and last is None and token.word not in single("filler") | nouns():
+        elif scope and last is None and token.word not in fillers():
             gap += 1
             if gap > _REACH or scope == "only":
                 scope = ""
@@ -491,7 +482,6 @@ def _is_of_a_person(token: Token, behind: list[Token], before: str) -> bool:
 
 def _behind(marks: list[_Mark], tokens: list[Token], at: int, polarity: str) -> bool:
     """Change the polarity of the list right before a cue; of all within reach, where something was bad."""
-    allowed = single("filler") | nouns() | {",", "?", ":", "but", "and", "definitely", "simply", "though"}
     place = at
     for mark in reversed(marks):
         between = tokens[mark.at + 1 : place]
@@ -501,7 +491,7 @@ def _behind(marks: list[_Mark], tokens: list[Token], at: int, polarity: str) -> 
                 for token in between
             )
         elif place == at:
-            is_near = all(token.word in allowed for token in between)
+            is_near = all(token.word in fillers() or token.word in _BEFORE_IT for token in between)
         else:
             link = _link(between, [])
             is_near = link in ("listed", "joined") or (link == "comma" and _is_listed(tokens, mark.at, place))
@@ -623,7 +613,7 @@ def _whom(tokens: list[Token]) -> int:
 def _is_foreign(tokens: list[Token]) -> bool:
     """Return whether a message is in another language than English, by its most frequent words."""
     said = [token.word for token in tokens if token.kind in ("word", "cue")]
-    foreign = sum(word in single("foreign") - plain_words() for word in said)
+    foreign = sum(word in foreign_words() for word in said)
     return foreign >= 2 and foreign > sum(word in plain_words() for word in said)
 
 
