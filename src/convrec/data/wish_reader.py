@@ -117,7 +117,16 @@ class WishReader:
                 yield from map(self._without, shown)
         marks = _polarities(tokens)
         only = [mark for mark in marks if mark.polarity == "only" and mark.token.kind == "value"]
-        if only:
+        asked = {
+            mark.token.values[0].column
+            for mark in marks
+            if only
+            and mark.polarity == "want"
+            and mark.token.kind == "value"
+            and mark.at > only[-1].at
+            and _is_asked(tokens, mark.at)
+        }
+        if only and only[0].token.values[0].column not in asked:
             text, fits = " or ".join(map(self._name, only)), np.logical_or.reduce([self._fits(mark) for mark in only])
             yield ("only", only[0].token.values[0].column), Wish(f"only {text}", "kept", fits)
         for place, mark in enumerate(marks):
@@ -367,7 +376,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
                 scope = scope if link else ""
             if mark.polarity in _DENIED and _is_of_a_person(token, behind, before):
                 mark.polarity = "neutral"
-            if mark.polarity == "deny" and behind and behind[0].word in ("unless", "like"):
+            is_aside = last is None and gap and (before,) in words()["attaches"]  # "no trilogies with Tom Hanks"
+            if mark.polarity == "deny" and (is_aside or (behind and behind[0].word in ("unless", "like"))):
                 mark.polarity = "doubt"
             last = mark if scope else None
             marks.append(mark)
@@ -512,7 +522,9 @@ def _has(tokens: list[Token], at: int, name: str) -> bool:
         end += 1
     clause = f" {' '.join(token.word for token in tokens[start:end])} "
     if name == "no_year" and ("year i was" in clause or tokens[at].operator):
-        return " since i " in clause
+        return any(f" {said} " in clause for said in ("since i", "seen", "been a", "have been", "most of them are"))
+    if name == "no_year" and tokens[at + 1 : at + 2] and tokens[at + 1].word in ("was", "were"):
+        return True  # "the 80s were great"
     return any(f" {' '.join(phrase)} " in clause for phrase in words()[name])
 
 
