@@ -52,13 +52,13 @@ def test_a_turn_that_cannot_be_answered_is_forgotten():
 
 def test_a_doubtful_wish_is_asked_back_and_kept_if_the_user_says_yes():
     session = Session(RECOMMENDER, 12)
-    asked = session.answer("not too much crime")
+    asked = session.answer("maybe no crime")
     assert asked.startswith("did you mean: no crime?\n") and len(_items(asked)) == 12
     kept = session.answer("Yes!")
     assert kept.startswith("I understood: no crime; few are left: without 'no crime', there would be 15\n")
     assert _items(kept) == _items(session.answer("/n 12")) and len(_items(kept)) == 9
     session.answer("/reset")
-    session.answer("not too much crime")
+    session.answer("maybe no crime")
     assert session.answer("no").startswith("removed: no crime\n")
     assert session.answer("I loved Up").startswith("like: Up; removed: no crime\n")
     assert session.answer("no crime").startswith("I understood: no crime;")

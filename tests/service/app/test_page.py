@@ -114,7 +114,7 @@ def test_every_state_is_accessible(open_page, width, scheme):
     page.get_by_role("button", name="Edit message 1").click()
     _check(page)
     page.get_by_role("button", name="Reset").click()
-    _send(page, "only sci-fi like Heat, no crime from the 90s, no subtitles, nothing before 2000")
+    _send(page, "only sci-fi like Heat, maybe no crime, no subtitles, nothing before 2000")
     for text in ("like Heat", "no crime?", "no subtitles", "Only 1 of 15 films fits."):
         expect(page.locator("#answer")).to_contain_text(text)
     _check(page)
@@ -158,7 +158,7 @@ def test_a_wish_is_switched_off_and_is_on_when_it_is_stated_again(open_page):
     page = open_page()
     _send(page, "no crime please, and no subtitles")
     expect(page.locator("#wishes")).to_contain_text("I understood:")
-    expect(page.locator("#wishes")).to_contain_text("Not understood: no subtitles")
+    expect(page.locator("#wishes")).to_contain_text("Not used: no subtitles")
     chip = page.get_by_role("button", name="no crime", exact=True)
     for is_on in ("false", "true", "false"):
         chip.click()
@@ -180,7 +180,7 @@ def test_a_wish_is_switched_off_and_is_on_when_it_is_stated_again(open_page):
 
 def test_a_doubtful_wish_is_asked_back_and_kept_with_one_key(open_page):
     page = open_page()
-    _send(page, "not too much crime")
+    _send(page, "maybe no crime")
     for text in ("Did you mean:", "no crime?", "It is not applied unless you choose it."):
         expect(page.locator(".asked")).to_contain_text(text)
     chip = page.get_by_role("list", name="Did you mean").get_by_role("button", name="no crime?")
@@ -213,7 +213,7 @@ def test_wishes_of_both_models_are_shown_once(open_page):
     expect(page.locator("#wishes .text")).to_have_text(
         [f"crime (preferred) ({CHALLENGER}: without weight)", f"en ({CHAMPION}: not read)"]
     )
-    expect(page.locator("#wishes > .hint")).to_have_text(["Not understood: drama"])
+    expect(page.locator("#wishes > .hint")).to_have_text(["Not used: drama"])
 
 
 def test_one_item_is_counted_in_plain_words(open_page):
@@ -274,7 +274,7 @@ def test_a_link_opens_the_same_conversation_and_is_not_sent(open_page):
     _send(page, "no crime, bitte – 爱情")
     page.locator("[data-wish='no crime']").click()
     expect(page.locator("[data-state=removed]")).to_be_visible()
-    _send(page, "not too much sci-fi")
+    _send(page, "maybe no sci-fi")
     page.get_by_label("How many").fill("4")
     page.keyboard.press("Tab")
     page.get_by_role("combobox", name="Never these").fill("Up (1981)")

@@ -51,7 +51,7 @@ def test_both_models_answer_as_their_recommenders_do():
 
 
 def test_an_answer_asks_about_a_doubtful_wish_and_says_which_one_leaves_too_few_items():
-    question = {"conversation": "not too much crime, made before 1980", "n": 12, "or_fewer": True}
+    question = {"conversation": "maybe no crime, made before 1980", "n": 12, "or_fewer": True}
     answered = _ask(**question).json()["models"][0]
     assert len(answered["recommendations"]) == 2
     assert answered["wishes"] == [
@@ -93,7 +93,7 @@ def test_a_wish_that_is_stated_again_is_on_again():
     again = _states("no crime", "no crime, please", "I loved Up", choices=[off, {}, {}])
     assert again == ({"no crime": "kept", "Up": "named"}, [])
     assert _states("no crime", "no crime, please", choices=[off, off])[0] == {"no crime": "removed"}
-    assert _states("not too much crime", choices=[{"no crime": True}]) == ({"no crime": "kept"}, ["no crime"])
+    assert _states("maybe no crime", choices=[{"no crime": True}]) == ({"no crime": "kept"}, ["no crime"])
 
 
 def test_a_short_list_names_what_to_drop():
