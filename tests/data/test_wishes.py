@@ -40,7 +40,10 @@ CATALOG = Catalog(
     ]
 )
 READER = WishReader(CATALOG)
-LINES = [line for line in Path(__file__).with_name("wishes.txt").read_text().splitlines() if line and line[0] != "#"]
+READ, MISREAD = (
+    [line for line in part.splitlines() if line and line[0] != "#"]
+    for part in Path(__file__).with_name("wishes.txt").read_text().split("## read wrongly")
+)
 
 
 def _read(*turns: str) -> list[Wish]:
@@ -53,19 +56,20 @@ def _labels(wishes: list[Wish]) -> set[str]:
 
 
 def test_labelled_phrasings():
-    assert len(LINES) >= 900
-    wanted, found, kept, preferred = 0, 0, set[str](), set[str]()
-    for line in LINES:
+    assert len(READ) >= 900
+    wanted, found, preferred = 0, 0, set[str]()
+    for line in READ:
         said, _, label = line.rpartition(" -> ")
         labels = set(label.split("; ")) - {"-"}
         read = _labels(_read(*said.split(" // ")))
         wanted, found = wanted + len(labels), found + len(labels & read)
         extra = {text for text in read - labels if text[0] not in "!="}  # what is only told changes no list
         assert not {f"no {text.lstrip('~')}" for text in read} & (read | labels), said  # never the opposite
-        kept |= {said} if any(text[0] != "~" for text in extra) else set()
-        preferred |= {said} if any(text[0] == "~" for text in extra) else set()
-    assert found >= 0.97 * wanted
-    assert len(kept) <= 0.03 * len(LINES) and len(preferred) <= 0.12 * len(LINES)  # a mention is a preference
+        assert {text for text in extra if text[0] != "~"} == set(), said
+        preferred |= {said} if extra else set()
+    assert found >= 0.99 * wanted
+    assert len(preferred) <= 0.12 * len(READ)  # a mention is a preference
+    assert len(MISREAD) <= 31  # their labels are what should be read
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_a_phrasing_is_read_exactly(said, labels):
 
 def test_layout_is_not_meaning():
     tails = (" 🙏", "…", " lol", "!!", " \N{SMILING FACE WITH OPEN MOUTH}", "\n", " thx", " ...", " haha", "  ", " :)")
-    for line in [line for line in LINES if " // " not in line][::5]:
+    for line in [line for line in READ if " // " not in line][::5]:
         said = line.rpartition(" -> ")[0]
         labels = _labels(_read(said))
         words = said.split(" ")
