@@ -34,9 +34,8 @@ import torch
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 
-from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.catalog import Catalog, Item
+from convrec.data.sources.synthetic import embedded_catalog
 from convrec.evaluation.predictions import ScoringSettings, score_predictions
 from convrec.training.rl.rewards import RankReward
 
@@ -115,7 +114,7 @@ def plain_reward(
 def make_catalog(num_items: int) -> Catalog:
     """Return the embedded catalog, filled up to this size with invented titles."""
     rng = random.Random(0)
-    items = list(build_catalog(embedded_rows(), [], Quarantine())[0].items)
+    items = list(embedded_catalog().items)
     while len(items) < num_items:
         words = " ".join(rng.sample(WORDS, 3)).title()
         items.append(Item(f"{words} {len(items)}", rng.randrange(1930, 2022)))

@@ -12,9 +12,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.constraint import byte_level_bpe, invented_catalog
 from benchmarks.timing import clock
-from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.catalog import Catalog
+from convrec.data.sources.synthetic import embedded_catalog
 from convrec.generation.pretrained import load_tokenizer
 from convrec.training.embedded import END, train_tokenizer
 from convrec.training.rl.arguments import RankGRPOConfig
@@ -33,7 +32,7 @@ class World(NamedTuple):
     @classmethod
     def films(cls) -> "World":
         """Return the embedded catalog, without metadata, and a tokenizer of 1,024 tokens."""
-        catalog = build_catalog(embedded_rows(), [], Quarantine())[0]
+        catalog = embedded_catalog()
         return cls(catalog, train_tokenizer([str(item) for item in catalog.items], catalog.items, 1024))
 
     @classmethod

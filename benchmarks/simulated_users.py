@@ -15,8 +15,6 @@ from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 
-from convrec.data.catalog import build_catalog
-from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
 from convrec.data.sources.synthetic import (
     HIDDEN_SIZE,
@@ -24,7 +22,7 @@ from convrec.data.sources.synthetic import (
     SWAY,
     World,
     _plackett_luce,
-    embedded_rows,
+    embedded_catalog,
     make_request,
 )
 from convrec.project.config.params import Params
@@ -58,7 +56,7 @@ class Audience:
     """
 
     def __init__(self, params: Params, seed: int, shift_date: date | None = None):
-        self.catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())
+        self.catalog = embedded_catalog()
         synthetic = params.data.synthetic
         self.world = World(self.catalog, params.common.seed, synthetic.num_months)
         self._first = date.fromisoformat(f"{synthetic.first_month}-01")

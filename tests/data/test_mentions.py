@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convrec.data.catalog import Catalog, Item, build_catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of, transcript
 from convrec.data.mentions import Mentions
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import embedded_rows, simulate
+from convrec.data.sources.synthetic import embedded_catalog, simulate
 
 MENTIONS = Mentions(
     Catalog(
@@ -118,7 +117,7 @@ def test_more_titles_that_begin_as_the_text_does_take_no_longer(text, titles):
 
 
 def test_what_the_embedded_world_s_users_name_is_found_unless_mistyped():
-    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+    catalog = embedded_catalog()
     rows, _ = simulate(catalog, 3, 300, ["2022-01"], 20)
     mentions, found, missed, invented = Mentions(catalog), 0, 0, 0
     for row in rows.drop_duplicates("prompt_id").to_dict("records"):

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.parsing import format_list, parse_line, parse_list
-from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.sources.synthetic import embedded_catalog
 from convrec.demonstrations.answers import parse_answer
 
 FILMS = [
@@ -24,7 +24,8 @@ FILMS = [
 ]
 CATALOG = Catalog([Item(title, year) for title, year in [*FILMS, ("Solaris", None), ("Today", 1930)]])
 STRANGER = Catalog([Item("A title that no other text has", 1901)])
-REAL_TITLES = [f"{row['title']} ({row['year']})" for row in embedded_rows()] + [
+REAL_TITLES = [
+    *map(str, embedded_catalog().items),
     "Fear Street: Part One - 1994 (2021)",
     "[Rec]² (2009)",
     "'71 (2014)",

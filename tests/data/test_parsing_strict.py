@@ -8,7 +8,7 @@ from convrec.data import parsing
 from convrec.data.catalog import Catalog, Item
 from convrec.data.matching import Truth, relevance
 from convrec.data.parsing import Entry, parse_line, parse_list, read_list
-from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.sources.synthetic import embedded_catalog
 from convrec.data.titles import fold
 from tests.rows import list_quality
 
@@ -16,7 +16,7 @@ FILMS = [Item("Heat", 1995), Item("The Hunger Games", 2012), Item("2001: A Space
 FILMS += [Item("Amelie", 2001, aliases=("Le fabuleux destin d'Amélie Poulain",)), Item("*batteries not included", 1987)]
 FILMS += [Item("Chess", None), Item("[Rec]²", 2007), Item("'71", 2014), Item("9", 2009)]
 CATALOG = Catalog(FILMS)
-EMBEDDED = Catalog([Item(row["title"], int(row["year"])) for row in embedded_rows()])
+EMBEDDED = embedded_catalog()
 
 INVENTED = [
     "{title}: The Zqx Vorn ({year})", "{title} - Zqx ({year})", "{title} (Zqx) ({year})", "{title} by Zqx ({year})",

@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.data.catalog import build_catalog
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import Taste, World, embedded_rows, simulate
+from convrec.data.sources.synthetic import Taste, World, embedded_catalog, simulate
 from convrec.demonstrations.answers import parse_answer
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.teachers.similarity import SimilarityTeacher
@@ -15,7 +13,7 @@ MONTHS = ["2022-01", "2022-02", "2022-03"]
 
 @pytest.fixture(scope="module")
 def world():
-    films = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+    films = embedded_catalog()
     rows, truth = simulate(films, 5, 60, MONTHS, 20)
     tastes = dict(zip(truth["prompt_id"], truth["taste"].map(Taste.from_json), strict=True))
     return films, rows.drop_duplicates("prompt_id").to_dict("records"), tastes

@@ -5,7 +5,7 @@ import pytest
 from convrec.data.catalog import Catalog, Item
 from convrec.data.mentions import Mentions
 from convrec.data.wish_reader import WishReader
-from convrec.service.reasons import Reasons, example_requests, short_values, what_is_read
+from convrec.service.reasons import Reasons, example_requests, facts_of, short_values, what_is_read
 
 HEAT = Item("Heat", 1995, {"genres": "crime, drama", "keywords": "heist, detective", "director": "Michael Mann"})
 ALI = Item("Ali", 2001, {"genres": "drama", "keywords": "sport", "director": "Michael Mann"})
@@ -34,6 +34,17 @@ REASONS = Reasons(CATALOG, Mentions(CATALOG))
 def test_reasons_name_what_is_shared(item, text, reasons):
     said = [{"role": "user", "content": part} for part in text.split(" | ")]
     assert REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *said], {}) == [reasons]
+
+
+def test_a_word_of_a_title_is_not_mentioned_and_what_most_items_share_says_nothing():
+    fields = {"genres": "animation", "keywords": "toys", "language": "English", "actors": "Tom Hanks, Tim Allen"}
+    story, big = Item("Toy Story", 1995, {**fields, "runtime": "81"}), Item("Big", 1988, {**fields, "runtime": "81"})
+    catalog = Catalog([story, big, *(Item(f"Film {at}", None, {"language": "English"}) for at in range(30))])
+    reasons = Reasons(catalog, Mentions(catalog))
+    like = "Like Toy Story (1995): animation, toys, actors Tom Hanks, Tim Allen"
+    for text, found in (("I loved Toy Story", [like]), ("Toy Story, with toys", ["You mentioned toys", like])):
+        assert reasons.of([big], [{"role": "user", "content": text}], {}) == [found]
+    assert facts_of(story) == "animation · Tom Hanks, Tim Allen · 81 min" and facts_of(catalog.items[-1]) == ""
 
 
 def test_who_liked_an_item_is_said_of_that_item_first():

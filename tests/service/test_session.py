@@ -44,6 +44,16 @@ def test_a_session_remembers_turns_and_denied_titles():
     assert _items(session.answer("I loved Heat")) == lines("I loved Heat", 2, ["Jaws", "Up"])
 
 
+def test_a_session_refers_to_its_last_list_and_starts_over():
+    session = Session(RECOMMENDER, 3)
+    first = _items(session.answer("I loved Heat"))
+    answer = session.answer("not the first one")
+    assert f"I understood: not {first[0].rpartition(' (')[0]}; like: Heat" in answer and first[0] not in _items(answer)
+    second = _items(answer)
+    assert not {*second, first[0]} & set(_items(session.answer("I have seen those")))
+    assert _items(session.answer("Start over: something like Up")) == lines("Start over: something like Up", 3)
+
+
 def test_a_turn_that_cannot_be_answered_is_forgotten():
     session = Session(RECOMMENDER, 14, allow=["Heat", "Her", "Up"])
     assert session.answer("I loved Heat, Her, and Up too").startswith("n = 14: 0 of the catalog's 15 items")

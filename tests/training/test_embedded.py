@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import embedded_rows
+from convrec.data.catalog import Catalog
+from convrec.data.sources.synthetic import embedded_catalog
 from convrec.generation.pretrained import load_tokenizer
 from convrec.project.code import Key
 from convrec.project.config.params import load_params
@@ -30,7 +29,7 @@ from convrec.training.embedded import (
 from convrec.training.launch import RETRAIN
 
 PAGES = "4f7a0bbecefa68d5e77a06633533afab73a670dae21871d10afb3cc616995faf"
-FILMS = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+FILMS = embedded_catalog()
 TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
 

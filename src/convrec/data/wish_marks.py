@@ -19,8 +19,8 @@ from convrec.project.yaml import read_yaml
 Key = tuple[str, ...]
 MARKS = {"value", "title", "limit", "third"}
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
-_PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
-_MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
+PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
+MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
 _COUNTS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NUMBERS = {word: n for n, word in enumerate(_COUNTS)} | {"a": 1, "an": 1, "few": 3, "couple": 2, "hour": 1}
 _DECADES = ["twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties", "nineties"]
@@ -185,7 +185,7 @@ class Marker:
         self.spelt: dict[Key, list[Value]] = {}
         self._surnames: dict[str, Key | None] = {}
         self._read_columns()
-        others = [key for key, own in self.spelt.items() if any(stem(fold(one.column)) not in _PEOPLE for one in own)]
+        others = [key for key, own in self.spelt.items() if any(stem(fold(one.column)) not in PEOPLE for one in own)]
         self._common = plain_words().union(*others, *(words_of(item.title) for item in catalog.items))
         self._add_words()
         self._titles: dict[Key, Value] = {}  # by their words, and by those before a colon
@@ -212,7 +212,7 @@ class Marker:
                 for value in known.values():
                     key = words_of(value.text)
                     self.spelt.setdefault(key, []).append(value)
-                    if len(key) > 1 and stem(fold(name)) in _PEOPLE:
+                    if len(key) > 1 and stem(fold(name)) in PEOPLE:
                         last = value.text.split()[-1]
                         last = without_accents(last).casefold()
                         self._surnames[last] = key if self._surnames.get(last, key) == key else None
@@ -231,7 +231,7 @@ class Marker:
         """Return the numbers of a unit, such as `year`, `min` or `page`; NaN where there are none. Shape: (C,)."""
         if unit == "year":
             return self._years
-        names = [name for name in self._columns if name in _MINUTES or name.split("_")[0] in _MINUTES]
+        names = [name for name in self._columns if name in MINUTES or name.split("_")[0] in MINUTES]
         names = names if unit == "min" else [name for name in self._columns if stem(name) == unit]
         return self._columns[names[0]] if names else np.full(len(self.catalog), np.nan)
 

@@ -6,8 +6,11 @@ what they deny. A certain wish beats a doubtful one, and the last word on a valu
 to the catalog is told in the user's words.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -84,16 +87,25 @@ class WishReader:
         self.catalog, self._marker = catalog, Marker(catalog)
         self.mentions = self._marker.mentions
 
-    def read(self, messages: Sequence[Mapping[str, str]]) -> list[Wish]:
-        """Return the wishes of a conversation's user, in order; its first turn's come first."""
+    def read(self, messages: Sequence[Mapping[str, Any]]) -> list[Wish]:
+        """Return the wishes of a conversation's user, in order; its first turn's come first.
+
+        A message of the assistant may have `items`, the list that was shown, and of these `liked` and `disliked` ones,
+        all as lines of the catalog; what it lacks is passed over.
+        """
         wishes: dict[Key, Wish] = {}
         shown: list[Value] = []  # the titles of the last list
         named: list[Value] = []  # all titles so far
-        for role, text in _last_words(messages):
+        for message, text in _last_words(messages[start_of(messages) :]):
+            role = message["role"]
             tokens = self._marker.tokens(text) if role in ("assistant", "user") else []
             titles = [token.values[0] for token in tokens if token.kind == "title"]
             if role == "assistant":
+                titles = self._values(message.get("items", ())) or titles
                 shown, named = titles or shown, [*named, *titles[::-1]]
+                liked, disliked = (self._values(message.get(name, ())) for name in ("liked", "disliked"))
+                wishes |= {("named", fold(one.text)): Wish(one.text, "named") for one in liked}
+                wishes |= dict(map(self._without, disliked))
             if role == "user":
                 named += titles
                 wishes = _after(wishes, list(self._of_message(self._resolved(tokens, shown, named), shown, named)))
@@ -108,11 +120,13 @@ class WishReader:
         """Yield the key of what each stretch of a message asks, and the wish; None takes an earlier wish back."""
         if _is_foreign(tokens):
             text = " ".join(token.said for token in tokens if token.kind != "sign")
-            yield ("unused", text), Wish(text, "unknown")
+            yield ("unused", text), Wish(f"{text} (wishes are read in English)", "unknown")
             return
         for cue in dict.fromkeys(token.cue for token in tokens):
-            if cue.startswith(("reset", "free_")):
-                yield ("reset", cue) if cue.startswith("reset") else ("free", cue[5:]), None
+            if cue == "reset":
+                yield ("reset", cue), None
+            elif cue.startswith("free_"):
+                yield ("free", cue[5:]), None
             elif cue == "else":
                 yield from map(self._without, shown)
         marks = _polarities(tokens)
@@ -181,6 +195,10 @@ class WishReader:
             wish = Wish(value.text, "kept" if is_soft else "preferred", fits, is_soft=is_soft)
             for kind in ("asked", "mentioned") if is_back else ("asked",) if is_asked else ("mentioned",):
                 yield (kind, value.column, fold(value.text)), None if is_back else wish
+
+    def _values(self, lines: Iterable[str]) -> list[Value]:
+        indices = self.catalog.indices_of_lines(lines)
+        return [Value(self.catalog.items[index].title, [index]) for index in indices if index is not None]
 
     def _without(self, title: Value) -> tuple[Key, Wish]:
         fits, against = np.ones(len(self.catalog), bool), fold(title.text)
@@ -359,6 +377,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
     scope, last, gap = "", None, 0  # the polarity of what follows, the last mark in it, words since it began
     for at, token in enumerate(tokens):
         cue, before, behind = token.cue, tokens[at - 1].word if at else "", tokens[at + 1 : at + 3]
+        if cue == "statement":
+            cue = "not" if _is_asked_item(tokens[:at]) else "neutral"
         is_end = not behind or behind[0].kind == "sign"
         if token.kind in MARKS:
             mark = _Mark(token, at, scope or "want")
@@ -542,6 +562,13 @@ def _is_attached(tokens: list[Token], at: int) -> bool:
     return is_listed or before.kind in ("value", "limit") or before.word in nouns() | _ARTICLES | {"ones"}
 
 
+def _is_asked_item(tokens: list[Token]) -> bool:
+    """Return whether tokens end in what is asked for, such as "something", "anything good" or "a comedy"."""
+    last = [token for token in tokens if token.word != ","][-2:]
+    is_thing = bool(last) and (last[-1].kind == "value" or last[-1].word in nouns())
+    return is_thing or any(token.word in ("something", "anything") for token in last)
+
+
 def _is_asked(tokens: list[Token], at: int) -> bool:
     """Return whether a value is asked for in so many words, or begins its sentence."""
     for place in range(at - 1, max(-1, at - 7), -1):
@@ -629,12 +656,28 @@ def _is_foreign(tokens: list[Token]) -> bool:
     return foreign >= 2 and foreign > sum(word in plain_words() for word in said)
 
 
-def _last_words(messages: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    """Return the roles and texts of the last messages, `LONGEST_READ` characters in all."""
+@cache
+def _starts_over() -> re.Pattern[str]:
+    starts, openers = (
+        "|".join(sorted(map(" ".join, words()[name]), key=len, reverse=True)) for name in ("start", "opener")
+    )
+    return re.compile(rf"(?:^|[^\w\s])\s*(?:(?:{openers})[\s,.]+){{0,6}}(?:{starts})\b", re.IGNORECASE)
+
+
+def start_of(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the index of the last message of the user that starts over, from which a conversation counts; else 0."""
+    for at in range(len(messages) - 1, 0, -1):
+        if messages[at]["role"] == "user" and _starts_over().search(messages[at]["content"][-LONGEST_READ:]):
+            return at
+    return 0
+
+
+def _last_words(messages: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], str]]:
+    """Return the last messages and their texts, `LONGEST_READ` characters in all."""
     found, room = [], LONGEST_READ
     for message in reversed(messages):
         text = message["content"][-room:]
-        found.append((message["role"], text))
+        found.append((message, text))
         room -= len(text)
         if room <= 0:
             break

@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 from convrec.data.catalog import Catalog, Item, short_values
 from convrec.data.mentions import Mentions
-from convrec.data.titles import fold
+from convrec.data.titles import fold, normalise_unicode
 from convrec.data.unspaced import without_runs
+from convrec.data.wish_marks import MINUTES, PEOPLE, stem
 from convrec.data.wish_reader import WishReader
 
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason
 _MAX_NAMED = 2  # named items that an item is compared with
+_MAX_PEOPLE = 2  # of a column, in what lets people check an item
+_COMMON = 0.2  # share of the items, from which a value that they share with a named item says nothing
 _MAX_READ = 10_000  # last characters of what a user wrote, in which shared words and titles are looked for
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
@@ -27,6 +30,19 @@ def genres_of(item: Item) -> list[str]:
     return values.get("genres") or values.get("genre") or []
 
 
+def facts_of(item: Item) -> str:
+    """Return what lets people check an item: its genres, people, length in minutes, and country; empty without."""
+    found = [genres_of(item)]
+    for name, own in short_values(item).items():
+        if stem(fold(name)) in PEOPLE:
+            found.append(own[:_MAX_PEOPLE])
+        elif fold(name) in MINUTES and own[0].isdecimal():
+            found.append([f"{own[0]} min"])
+        elif fold(name) in ("country", "countries"):
+            found.append(own)
+    return " · ".join(", ".join(own) for own in found if own)
+
+
 class Reasons:
     """Finds who liked the items of a catalog, and what they share with the titles and words of a conversation.
 
@@ -35,6 +51,12 @@ class Reasons:
 
     def __init__(self, catalog: Catalog, mentions: Mentions):
         self._catalog, self._mentions = catalog, mentions
+        counts = Counter(
+            (name, value) for item in catalog.items for name, own in short_values(item).items() for value in own
+        )
+        self._common = {
+            pair for pair, number in counts.items() if number > max(_FEWEST_FITTING, _COMMON * len(catalog))
+        }
 
     def named_items(self, texts: Iterable[str]) -> list[Item]:
         """Return the items that the texts name, in order of naming; a title of several items names each."""
@@ -54,15 +76,40 @@ class Reasons:
         the folded values and titles that the user speaks against; no reason names them.
         """
         text = "\n".join(message["content"] for message in messages if message["role"] == "user")[-_MAX_READ:]
-        named, words = self.named_items([text]), fold(text)
+        text = normalise_unicode("NFC", text)
+        named, words = self.named_items([text]), fold(self._without_titles(text))
         named = [item for item in named if fold(item.title) not in against]
         decades = {_first_year(*match) for match in _DECADE.findall(words)}
         indices = self._catalog.indices_of_lines(map(str, items))
         people = [likers.get(-1 if index is None else index) for index in indices]
         return [
-            [*_liked(number), *_mentioned(item, words, decades, against), *_shared(item, named, against)]
+            [*_liked(number), *_mentioned(item, words, decades, against), *self._shared(item, named, against)]
             for item, number in zip(items, people, strict=True)
         ]
+
+    def _without_titles(self, text: str) -> str:
+        for start, end, _ in self._mentions.places(text):
+            text = text[:start] + " " * (end - start) + text[end:]
+        return text
+
+    def _shared(self, item: Item, named: Iterable[Item], against: Collection[str]) -> list[str]:
+        own, found = short_values(item), []
+        for other in named:
+            theirs = short_values(other)
+            same = {
+                name: [
+                    value
+                    for value in values
+                    if value in theirs.get(name, ())
+                    and fold(value) not in against
+                    and (fold(name) in _UNLABELLED or not (value.isdecimal() or (name, value) in self._common))
+                ]
+                for name, values in own.items()
+                if other is not item
+            }
+            if num := sum(map(len, same.values())):
+                found.append((-num, f"Like {other}: {', '.join(_field(*pair) for pair in same.items() if pair[1])}"))
+        return [text for _, text in sorted(found, key=lambda pair: pair[0])[:_MAX_NAMED]]
 
 
 class Example(NamedTuple):
@@ -150,7 +197,7 @@ def _liked(number: int | None) -> list[str]:
 
 def _mentioned(item: Item, words: str, decades: set[int], against: Collection[str]) -> list[str]:
     values = [value for own in short_values(item).values() for value in own if fold(value) not in against]
-    values = [value for value in values if _occurs(value, words)]
+    values = [value for value in values if not value.isdecimal() and _occurs(value, words)]
     if item.year is not None and item.year // 10 * 10 in decades:
         values.append(f"the {item.year // 10 * 10}s")
     return [f"You mentioned {_joined(dict.fromkeys(values))}"] if values else []
@@ -163,20 +210,6 @@ def _occurs(value: str, words: str) -> bool:
         return folded in words
     stem = re.escape(folded.removesuffix("s") if len(folded) > _SHORT_WORD else folded)
     return re.search(rf"(?<!\w){stem}(?:e?s)?(?!\w)", words) is not None
-
-
-def _shared(item: Item, named: Iterable[Item], against: Collection[str]) -> list[str]:
-    own, found = short_values(item), []
-    for other in named:
-        theirs = short_values(other)
-        same = {
-            name: [value for value in values if value in theirs.get(name, ()) and fold(value) not in against]
-            for name, values in own.items()
-            if other is not item
-        }
-        if num := sum(map(len, same.values())):
-            found.append((-num, f"Like {other}: {', '.join(_field(*pair) for pair in same.items() if pair[1])}"))
-    return [text for _, text in sorted(found, key=lambda pair: pair[0])[:_MAX_NAMED]]
 
 
 def _field(name: str, values: Sequence[str]) -> str:

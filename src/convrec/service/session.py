@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from convrec.project.errors import InputError
 from convrec.service.recommender import Recommendation, Recommender
@@ -21,9 +22,10 @@ class Session:
             recommender.translator.resolve(name, titles)
         self._recommender, self._n, self._allow = recommender, n, allow
         self._always_denied = list(deny)
-        self._messages: list[dict[str, str]] = []
+        self._messages: list[dict[str, Any]] = []
         self._denied: list[str] = []
-        self._shown: list[Recommendation] = []
+        self._shown: list[Recommendation] = []  # since the last turn
+        self._last: list[str] = []  # the last list
         self._asked: list[str] = []  # the wishes that the last answer asks about
         self._choices: dict[str, bool] = {}  # what was answered; a later turn that states the wish ends it
         self.is_over = False
@@ -66,8 +68,8 @@ class Session:
             self._choices |= dict.fromkeys(self._asked, bool(answer["yes"]))
             return self._show()
         before = self._messages, self._choices
-        # The answer without its titles, which the next list would leave out.
-        answered = {"role": "assistant", "content": f"Here are some {self._recommender.noun}."}
+        # What it says is without titles, which the next list would leave out.
+        answered = {"role": "assistant", "content": f"Here are some {self._recommender.noun}.", "items": self._last}
         own = {"role": "user", "content": words}
         self._messages = [*self._messages, answered, own] if self._messages else [own]
         self._choices = self._recommender.translator.wishes.still_chosen(self._choices, own)
@@ -85,5 +87,6 @@ class Session:
         (answer,) = self._recommender.recommend(
             [self._messages], self._n, deny, self._allow, or_fewer=True, reasons=True, wishes=self._choices
         )
-        self._shown, self._asked = [*shown, *answer], [wish.text for wish in answer.wishes if wish.state == "unsure"]
+        self._shown, self._last = [*shown, *answer], list(map(str, answer))
+        self._asked = [wish.text for wish in answer.wishes if wish.state == "unsure"]
         return str(answer)

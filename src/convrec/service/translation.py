@@ -13,7 +13,7 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.titles import fold, normalise_text, title_and_year
-from convrec.data.wish_reader import wish_reader
+from convrec.data.wish_reader import start_of, wish_reader
 from convrec.data.wishes import State, Wish
 from convrec.generation.engine import TokenIds
 from convrec.generation.line_tokens import keep_up
@@ -26,7 +26,12 @@ from convrec.project.text import is_clean
 from convrec.service.reasons import Reasons
 
 Messages = list[dict[str, str]]
-Conversation = str | Sequence[Mapping[str, str]]
+Conversation = str | Sequence[Mapping[str, Any]]
+SHOWN = (
+    "items",
+    "liked",
+    "disliked",
+)  # fields of an assistant's message: the list that was shown, and what became of it
 
 LIST_LENGTH = 20  # default number of items in a list
 _LEAST_SIMILARITY = 0.6  # of the title that is suggested for an unknown one
@@ -106,11 +111,13 @@ class Translator:
 
         Raises `InputError` for input that it rejects.
         """
-        turns = [messages_from(value, place) for place, value in enumerate(conversations, start=1)]
+        given = [shown_messages(value, place) for place, value in enumerate(conversations, start=1)]
+        given = [messages[start_of(messages) :] for messages in given]
+        turns = list(map(_without_lists, given))
         denied = self.resolve("deny", deny)
         allowed = None if allow is None else self.resolve("allow", allow)
         options = (n, denied, allowed, or_fewer)
-        read = [self.wishes.read(messages) for messages in turns]
+        read = [self.wishes.read(messages) for messages in given]
         named = [
             sorted({*self.mentions.of_messages(messages), *(wish.text for wish in own if wish.state == "named")})
             for messages, own in zip(turns, read, strict=True)
@@ -155,7 +162,7 @@ class Translator:
 
     def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
         """Return the reasons for each item of the list that answers a request, by what guided it (see `Reasons`)."""
-        against = frozenset[str]().union(*(wish.against for wish in asked.wishes if wish.state == "kept"))
+        against = frozenset[str]().union(*(wish.against for wish in asked.wishes if wish.state in ("kept", "unsure")))
         people: Mapping[int, int] = {}
         if isinstance(asked.guide, Guidance):
             with self.lock:
@@ -230,9 +237,19 @@ def _denied(titles: Sequence[str], wishes: Sequence[Wish]) -> list[str]:
     return [title for title in titles if fold(title) in against]
 
 
-def messages_from(value: Any, place: int = 1) -> Messages:
+def messages_from(value: Any) -> Messages:
+    """Return the messages of a conversation (see `shown_messages`), without the lists that were shown."""
+    return _without_lists(shown_messages(value))
+
+
+def _without_lists(messages: Sequence[Mapping[str, Any]]) -> Messages:
+    return [{"role": message["role"], "content": message["content"]} for message in messages]
+
+
+def shown_messages(value: Any, place: int = 1) -> list[dict[str, Any]]:
     """Return the messages of a conversation given as text or messages, normalised, without blank ones.
 
+    A message of the assistant may have the fields of `SHOWN`, lists of titles (see `WishReader.read`).
     Raises `InputError` for anything else and for an empty conversation; `place` is its number in the message.
     """
     where = f"conversation {place}"
@@ -250,10 +267,14 @@ def messages_from(value: Any, place: int = 1) -> Messages:
     return messages
 
 
-def _message(message: Any, where: str) -> dict[str, str]:
+def _message(message: Any, where: str) -> dict[str, Any]:
     match message:
         case {"role": role, "content": str(content)} if known := usable_role(role):
-            return {"role": known, "content": normalise_text(content)}
+            lists = {name: message[name] for name in SHOWN if message.get(name)}
+            for name, titles in lists.items():
+                if not isinstance(titles, list | tuple) or not all(isinstance(title, str) for title in titles):
+                    raise InputError(f"{where}: {name}: {titles!r:.60} is not a list of titles `Title (Year)`")
+            return {"role": known, "content": normalise_text(content), **lists}
     raise InputError(
         f"{where}: {message!r:.60} is not a message; give {{'role': ROLE, 'content': 'words'}} with a role of "
         f"{', '.join(ROLES)}"

@@ -2,11 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from convrec.data.catalog import build_catalog
 from convrec.data.conversations import transcript
 from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import load_phrases
-from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_rows, simulate
+from convrec.data.sources.synthetic import CHANGED, KEPT, SHIFT_MONTH, Taste, World, embedded_catalog, simulate
 from convrec.data.titles import fold
 
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
@@ -14,7 +13,7 @@ MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
 def _world(seed: int = 1, size: int = 300):
     quarantine = Quarantine()
-    catalog = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)[0]
+    catalog = embedded_catalog(quarantine)
     assert not quarantine.rows
     return catalog, *simulate(catalog, seed, size, MONTHS, 20)
 

@@ -195,6 +195,37 @@ def test_a_doubtful_wish_is_asked_back_and_kept_with_one_key(open_page):
     expect(page.locator(".asked")).to_be_visible()
 
 
+def test_yes_or_no_answers_the_question(open_page):
+    page = open_page()
+    for words, intro in (("yes", "I understood:"), ("No!", "I understood:")):
+        _send(page, "maybe no crime")
+        expect(page.locator(".asked")).to_be_visible()
+        turns = page.locator("#turns li.user").count()
+        _send(page, words)
+        expect(page.locator(".asked")).to_have_count(0)
+        expect(page.locator("#wishes")).to_contain_text(intro)
+        assert page.locator("#turns li.user").count() == turns
+        page.get_by_role("button", name="Reset").click()
+    _send(page, "yes")
+    expect(page.locator("#turns li.user p")).to_have_text("yes")
+
+
+def test_the_next_message_refers_to_the_list_and_its_thumbs(open_page):
+    page = open_page()
+    _send(page, "I loved Heat")
+    items = page.get_by_role("region", name=CHAMPION).locator(".item")
+    first, second, third = (title.rpartition(" (")[0] for title in items.locator(".title").all_inner_texts()[:3])
+    items.nth(0).get_by_role("button", name="Not for me: ").click()
+    items.nth(1).get_by_role("button", name="I like ").click()
+    expect(page.locator("#toast")).to_contain_text(f"You like {second}")
+    _send(page, "not the third one")
+    for text in (f"not {first}", f"like {second}", f"not {third}"):
+        expect(page.locator("#wishes")).to_contain_text(text)
+    expect(items.first).to_be_visible()
+    left = [title.rpartition(" (")[0] for title in items.locator(".title").all_inner_texts()]
+    assert not {first, third} & set(left)
+
+
 def test_wishes_of_both_models_are_shown_once(open_page):
     page = open_page()
 

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from convrec.data.catalog import Catalog, build_catalog
-from convrec.data.quarantine import Quarantine
 from convrec.data.sources.dialogue import write_conversation
-from convrec.data.sources.synthetic import SHIFT_MONTH, World, _plackett_luce, embedded_rows, make_request
+from convrec.data.sources.synthetic import SHIFT_MONTH, World, _plackett_luce, embedded_catalog, make_request
 from convrec.service.feedback.records import Answer, Event
 from tests.answers import make_answer
 from tests.rows import make_row
@@ -24,7 +22,7 @@ class Simulation:
     """The world of a seed; everything follows from it."""
 
     def __init__(self, seed: int):
-        self.catalog: Catalog = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())[0]
+        self.catalog = embedded_catalog()
         self.world = World(self.catalog, seed, MONTHS)
         self._stale = self.world.popularity[:SHIFT_MONTH].mean(axis=0)
         self._rng = np.random.default_rng([seed, 9])

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from convrec.data.catalog import build_catalog
-from convrec.data.quarantine import Quarantine
-from convrec.data.sources.synthetic import FILMS, embedded_rows, simulate
+from convrec.data.sources.synthetic import FILMS, embedded_catalog, simulate
 from convrec.project.atomic import write_text
 from convrec.project.errors import InputError
 
@@ -25,8 +23,7 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int) ->
     if until not in months:
         raise InputError(f"--until {until}: the sample has the months {months[0]} to {months[-1]}")
     folder.mkdir(parents=True, exist_ok=True)
-    catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), Quarantine())
-    rows, _ = simulate(catalog, seed, num_conversations, months, _ANSWER_LENGTH)
+    rows, _ = simulate(embedded_catalog(), seed, num_conversations, months, _ANSWER_LENGTH)
     texts = {"catalog.csv": FILMS.read_text(encoding="utf-8")}
     fields = [name for name in rows if name not in ("prompt_id", "user_id")]
     for month in months[: months.index(until) + 1]:

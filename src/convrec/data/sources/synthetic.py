@@ -25,6 +25,7 @@ from convrec.data.sources.dialogue import Request, write_change_of_mind, write_c
 from convrec.data.sources.source import Source
 
 FILMS = Path(__file__).with_name("films.csv")
+FIELDS = ("genres", "keywords", "director", "actors", "runtime", "country", "language")
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
 SWAY = (1.0, 2.0)  # weight of popularity in a user's utility: uniform between these
 STATED_DECADE = 0.75  # share of users who want a decade
@@ -58,9 +59,10 @@ class Taste:
         return cls(**{**raw, **tuples})
 
 
-def embedded_rows() -> list[dict]:
-    """Return the raw rows of the embedded catalog of films."""
-    return pd.read_csv(FILMS, dtype=str, keep_default_na=False).to_dict("records")
+def embedded_catalog(quarantine: Quarantine | None = None) -> Catalog:
+    """Return the embedded catalog of films."""
+    rows = pd.read_csv(FILMS, dtype=str, keep_default_na=False).to_dict("records")
+    return build_catalog(rows, FIELDS, quarantine or Quarantine())[0]
 
 
 class World:
@@ -230,7 +232,7 @@ def read_synthetic(
     list_length: int,
 ) -> Source:
     """Return the embedded catalog, simulated conversations about it, and the world behind them; reads no folder."""
-    catalog, _ = build_catalog(embedded_rows(), ("genres", "keywords"), quarantine)
+    catalog = embedded_catalog(quarantine)
     months = [str(month) for month in pd.period_range(first_month, periods=num_months, freq="M")]
     rows, world = simulate(catalog, seed, num_conversations, months, list_length)
     return Source(catalog, rows, world=world)

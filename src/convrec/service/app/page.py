@@ -18,7 +18,7 @@ from convrec.data.wishes import told
 from convrec.project.errors import InputError
 from convrec.service.app.service import OPTIONS, Question, Roles, Service
 from convrec.service.feedback import new_answer_id
-from convrec.service.reasons import example_requests, genres_of, what_is_read
+from convrec.service.reasons import example_requests, facts_of, what_is_read
 from convrec.service.served import Answered, ServedModel
 from convrec.service.translation import NothingLeft, Translator, messages_from
 
@@ -181,7 +181,7 @@ def _explained(listed: Answered) -> list[dict[str, Any]]:
             "title": item.title,
             "year": item.year,
             "item_id": item.id,
-            "genres": ", ".join(genres_of(item)),
+            "facts": facts_of(item),
             "reasons": own,
         }
         for rank, (item, own) in enumerate(zip(listed.items, listed.reasons or (), strict=True), start=1)

@@ -22,7 +22,8 @@ export function showLists(answer, { all, feedback, never }) {
         element("div", { class: "about" },
           element("p", { class: "title" }, lineOf(item)),
           ...(place?.text ? [element("p", { class: "badge" }, place.text)] : []),
-          element("p", { class: "reason" }, ...reasonsOf(item).map((reason) => element("span", {}, reason)))),
+          ...(item.facts ? [element("p", { class: "facts" }, item.facts)] : []),
+          element("p", { class: "reason" }, ...item.reasons.map((reason) => element("span", {}, reason)))),
         element("div", { class: "actions" }, ...buttons));
     })))));
   showSwitch(models);
@@ -39,11 +40,6 @@ function difference(item, others) {
   return { isOnly: false, text: rank === item.rank ? "" : `Rank ${rank} in the other list` };
 }
 
-function reasonsOf(item) {
-  if (item.reasons.length) return item.reasons;
-  return item.genres ? [`Genres: ${item.genres}`] : [];
-}
-
 function showSwitch(models) {
   const choose = (chosen) => {
     [...byId("switch").children].forEach((other, index) => other.setAttribute("aria-pressed", String(index === chosen)));
@@ -53,6 +49,9 @@ function showSwitch(models) {
   byId("switch").hidden = models.length < 2;
   choose(0);
 }
+
+// Returns the mark of an item in an answer, "accepted" or "rejected", if it has one.
+export const markOf = (answer, model, item) => answer.marks?.get(`${model.list} ${item.item_id}`);
 
 // Marks items as liked or disliked. A second click withdraws; the marks of an answer are kept in it.
 export class Feedback {
@@ -71,22 +70,16 @@ export class Feedback {
     return pair;
   }
 
-  marks(answer) {
-    answer.marks ??= new Map();
-    return answer.marks;
-  }
-
   mark(answer, model, item, pair) {
-    const event = this.marks(answer).get(`${model.list} ${item.item_id}`);
+    const event = markOf(answer, model, item);
     for (const made of pair) made.setAttribute("aria-pressed", String(made.dataset.event === event));
   }
 
   async choose(answer, model, item, event, pair) {
-    const key = `${model.list} ${item.item_id}`;
-    const chosen = this.marks(answer).get(key) === event ? "withdrawn" : event;
+    const chosen = markOf(answer, model, item) === event ? "withdrawn" : event;
     const words = { accepted: `Saved: You like ${lineOf(item)}.`, rejected: `Saved: ${lineOf(item)} is not for you.`, withdrawn: `Feedback for ${lineOf(item)} removed.` };
     if (!await this.send(answer, model, item, chosen)) return;
-    this.marks(answer).set(key, chosen);
+    (answer.marks ??= new Map()).set(`${model.list} ${item.item_id}`, chosen);
     this.mark(answer, model, item, pair);
     this.report(words[chosen]);
   }

@@ -1,7 +1,7 @@
 // The conversation, its answers and the filters.
 
 import { button, byId, element } from "./elements.js";
-import { Feedback, lineOf, showLists } from "./lists.js";
+import { Feedback, lineOf, markOf, showLists } from "./lists.js";
 import { conversationIn, linkTo } from "./share.js";
 import { TitleField } from "./titles.js";
 import { Wishes } from "./wishes.js";
@@ -10,7 +10,7 @@ const LENGTH = "10"; // items of a list, unless the user changes it
 const TOAST = 6000; // milliseconds that a notice about feedback stays
 const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
 const narrow = matchMedia("(max-width: 60rem)");
-const turns = []; // each with the user's content, the wishes switched after it, the answer where there is one, and whether it was `opened`
+const turns = []; // each with the user's content, the wishes switched after it, the answer where there is one, whether it was `opened` from a link, and what was `listed` there
 let editing = null; // index of the turn that is being edited
 let asked = null; // aborts the question in progress
 let shown = null; // the turn whose answer is shown
@@ -53,9 +53,17 @@ function showNumFilters() {
 function messages(last) {
   return turns.slice(0, turns.indexOf(last) + 1).flatMap((turn) => [
     { role: "user", content: turn.content },
-    // Without titles: the model would copy them, and the next list would leave them out.
-    ...((turn.answer || turn.opened) && turn !== last ? [{ role: "assistant", content: `Here are some ${noun}.` }] : []),
+    // Its words are without titles: the model would copy them, and the next list would leave them out.
+    ...((turn.answer || turn.opened) && turn !== last ? [{ role: "assistant", content: `Here are some ${noun}.`, ...shownIn(turn) }] : []),
   ]);
+}
+
+// The list of a turn, to which the next message may refer, and what the user thinks of its items.
+function shownIn({ answer, listed }) {
+  if (!answer) return listed || {};
+  const rows = answer.models.flatMap((model) => model.recommendations.map((item) => [lineOf(item), markOf(answer, model, item)]));
+  const marked = (event) => [...new Set(rows.filter(([, mark]) => mark === event).map(([line]) => line))];
+  return { items: answer.models[0].recommendations.map(lineOf), liked: marked("accepted"), disliked: marked("rejected") };
 }
 
 function showTurns() {
@@ -127,7 +135,7 @@ function assistantTurn(turn, index) {
 
 function forgetAnswers(first) {
   editing = null;
-  for (const turn of turns.slice(first)) Object.assign(turn, { answer: null, opened: false });
+  for (const turn of turns.slice(first)) Object.assign(turn, { answer: null, opened: false, listed: null });
   showTurns();
 }
 
@@ -262,7 +270,7 @@ async function ask(showNext = () => {}, opened = null) {
 async function share() {
   let link;
   try {
-    link = linkTo({ turns: turns.map(({ content, choices }) => ({ content, choices })), n: byId("n").value, deny: deny.titles, allow: allow.titles });
+    link = linkTo({ turns: turns.map((turn) => ({ content: turn.content, choices: turn.choices, listed: shownIn(turn) })), n: byId("n").value, deny: deny.titles, allow: allow.titles });
   } catch (error) {
     toast("This conversation is too long for a link.");
     return;
@@ -313,7 +321,9 @@ function send(content) {
     return false;
   }
   toast("");
-  turns.push({ content, choices: {}, answer: null });
+  const answered = wishes.answer(content);
+  if (answered) Object.assign(turns.at(-1).choices, answered);
+  else turns.push({ content, choices: {}, answer: null });
   showTurns();
   if (narrow.matches) byId("filters").open = false;
   goToAnswer();

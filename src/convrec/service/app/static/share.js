@@ -18,7 +18,8 @@ export function conversationIn(fragment) {
   const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
   const { turns, n, deny, allow } = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   const isText = (value) => typeof value === "string" && value.trim() !== "";
-  const isTurn = ({ content, choices }) => isText(content) && Object.values(choices).every((is) => typeof is === "boolean");
+  const isTurn = ({ content, choices, listed = {} }) => isText(content) && Object.values(choices).every((is) => typeof is === "boolean")
+    && Object.values(listed).every((lines) => lines.every(isText));
   if (!turns.length || turns.length > MAX_TURNS || ![turns.every(isTurn), deny.every(isText), allow.every(isText)].every(Boolean)) throw new TypeError("damaged");
-  return { turns: turns.map(({ content, choices }) => ({ content, choices, answer: null, opened: true })), n, deny, allow };
+  return { turns: turns.map(({ content, choices, listed }) => ({ content, choices, listed, answer: null, opened: true })), n, deny, allow };
 }

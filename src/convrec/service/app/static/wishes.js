@@ -13,16 +13,25 @@ const ROWS = [ // what introduces the wishes of some states
 const ORDER = ROWS.flatMap((row) => row.states);
 const WORDS = { kept: "kept", preferred: "preferred", named: "liked", removed: "off", unsure: "not sure", dropped: "not applied", unweighted: "without weight", tried: "tried", unknown: "not used" };
 const ON = ["kept", "preferred"];
+const YES = /^(y|yes|yeah|yep|right|exactly)\W*$/i, NO = /^(n|no|nope)\W*$/i; // as in `convrec chat`
 
 export class Wishes {
   constructor(choose) {
     this.choose = choose; // called with a wish, and whether it is on
+    this.asked = []; // the texts of the wishes that the shown answer asks about
+  }
+
+  // Returns the choices by which words answer the question, if they do.
+  answer(words) {
+    if (!this.asked.length || !(YES.test(words) || NO.test(words))) return null;
+    return Object.fromEntries(this.asked.map((text) => [text, YES.test(words)]));
   }
 
   // Shows the wishes of an answer. Only those of the last message can be switched.
   show(models, message = null) {
     const focused = document.activeElement?.dataset.wish;
     const wishes = merged(models);
+    this.asked = message ? [] : wishes.filter((wish) => wish.state === "unsure").map((wish) => wish.text);
     byId("wishes").replaceChildren(...ROWS.flatMap(({ intro, states, kind, mark, hint, isPlain }) => {
       const own = wishes.filter((wish) => states.includes(wish.state));
       if (!own.length) return [];
