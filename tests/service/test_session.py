@@ -54,6 +54,14 @@ def test_a_session_refers_to_its_last_list_and_starts_over():
     assert _items(session.answer("Start over: something like Up")) == lines("Start over: something like Up", 3)
 
 
+def test_a_misspelt_title_is_offered():
+    session = Session(RECOMMENDER, 3)
+    assert session.answer("something like Casablanka").startswith("not used: casablanka (did you mean Casablanca?)\n")
+    assert session.answer("something like caramel").startswith(
+        "not used: casablanka (did you mean Casablanca?) · caramel\n"
+    )
+
+
 def test_a_turn_that_cannot_be_answered_is_forgotten():
     session = Session(RECOMMENDER, 14, allow=["Heat", "Her", "Up"])
     assert session.answer("I loved Heat, Her, and Up too").startswith("n = 14: 0 of the catalog's 15 items")

@@ -71,7 +71,7 @@ _AMOUNT = re.compile(
     r"(?:,? ?(?:and )?(?P<minutes>\d+) ?(?:m|min|mins|minutes)?\b)?"
 )
 _BETWEEN = r"(?:(?:the|year|years|about|around) )*"
-_ARTICLE = re.compile(r"^(?:The|An?) (?=\w)")
+ARTICLE = re.compile(r"^(?:The|An?) (?=\w)")
 _TITLED = {"like", "seen", "watched", "except", "saw", "loved", "not", "hated", "finished", "than", "done", "after"}
 _TITLED_ON = {",", "and", "or", "the", "a", "&", "/"}  # between titles in small letters
 _TOKEN = re.compile(rf"[\ue000-\uf8fe]|{_NAME}|<[yn][^>]*>|{_WORD}|[^\w\s]")
@@ -191,7 +191,7 @@ class Marker:
         self._titles: dict[Key, Value] = {}  # by their words, and by those before a colon
         for index, item in enumerate(catalog.items):
             for title in dict.fromkeys((item.title, item.title.partition(":")[0])):
-                self._titles.setdefault(words_of(_ARTICLE.sub("", title)), Value(title, [])).items.append(index)
+                self._titles.setdefault(words_of(ARTICLE.sub("", title)), Value(title, [])).items.append(index)
         self._sizes: dict[str, list[int]] = {}  # of values and titles in words, by the first word
         for size, first in sorted({(len(key), key[0]) for key in (*self.spelt, *self._titles) if key}, reverse=True):
             self._sizes.setdefault(first, []).append(size)

@@ -9,17 +9,21 @@ to the catalog is told in the user's words.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from rapidfuzz import process
+from rapidfuzz.distance import OSA
 
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.titles import fold
 from convrec.data.wish_marks import (
+    ARTICLE,
     FOREVER,
     MARKS,
     NUMBERS,
+    PEOPLE,
     Key,
     Marker,
     Token,
@@ -39,6 +43,7 @@ LONGEST_READ = 10_000  # last characters of a conversation that are read
 _MOST_WISHES = 50  # of a conversation; the last ones count
 _MOST_UNUSED = 20  # phrases of a message that are told
 _REACH = 5  # words without a meaning between a denial and what it denies
+_LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
 _NEAR = 8  # tokens around a limit that say what it is of
 _ENDS = {".", "!", ";", "?"}
 _MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
@@ -110,6 +115,23 @@ class WishReader:
                 named += titles
                 wishes = _after(wishes, list(self._of_message(self._resolved(tokens, shown, named), shown, named)))
         return list(wishes.values())[-_MOST_WISHES:]
+
+    def near(self, words: str) -> str:
+        """Return the title or the value of the catalog that misspelt words may mean, else an empty text."""
+        said = fold(words)
+        if len(said) < _LEAST_MISSPELT:
+            return ""
+        found = process.extractOne(said, self._names.keys(), scorer=OSA.normalized_similarity, score_cutoff=_SIMILAR)
+        return self._names[found[0]] if found and found[0] != said else ""
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Titles, values, and surnames of people, by what is compared with the user's words."""
+        fields = [pair for item in self.catalog.items for pair in short_values(item).items()]
+        surnames = {value.split()[-1]: value for name, own in fields if stem(fold(name)) in PEOPLE for value in own}
+        named = {fold(name): value for name, value in surnames.items() if len(name) >= _LEAST_MISSPELT}
+        named |= {fold(value): value for _, own in fields for value in own}
+        return named | {fold(ARTICLE.sub("", item.title)): item.title for item in self.catalog.items}
 
     def still_chosen(self, choices: Mapping[str, bool], message: Mapping[str, str]) -> dict[str, bool]:
         """Return the choices (see `apply`) that hold after a later message of the user: not those that it states."""

@@ -142,9 +142,14 @@ class Translator:
             states["preferred"] = "unweighted"
         if not (isinstance(guide, Guidance) and guide.uses("words")):
             states["tried"] = "unknown"
-        understood = [[replace(wish, state=states.get(wish.state, wish.state)) for wish in own] for own in understood]
+        understood = [[self._told(wish, states.get(wish.state, wish.state)) for wish in own] for own in understood]
         parts = zip(turns, prompts, requests, understood, strict=True)
         return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
+
+    def _told(self, wish: Wish, state: State) -> Wish:
+        """Return a wish as users are told of it: what is not used may be a misspelt name."""
+        near = self.wishes.near(wish.text) if state == "unknown" else ""
+        return replace(wish, text=f"{wish.text} (did you mean {near}?)" if near else wish.text, state=state)
 
     def items(self, completion: TokenIds) -> list[Item]:
         """Return the items of a completion, best first; what comes after its end token does not count.
