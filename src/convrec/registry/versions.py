@@ -86,6 +86,8 @@ def alias_version(alias: str, name: str | None = None) -> ModelVersion | None:
     """
     client = mlflow.MlflowClient()
     try:
+        if registered_model(client, name) is None:  # with accounts, MLflow denies access to its aliases
+            return None
         return client.get_model_version_by_alias(name or model_name(), alias)
     except MlflowException as error:
         if error.error_code in _ABSENT:
