@@ -22,7 +22,7 @@ from tests.small_project import ROOT, SHRUNK, commit, make_project, run_in, set_
 
 _TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 # Long enough that a busy machine still finds each training running when it is to be hit.
-SFT_STEPS, RL_STEPS = 240, 200
+RL_STEPS = 200
 SIZES = {
     "base_model": {"embedded": {"num_train_epochs": 0}},
     "sft": {"num_train_epochs": 30, "save_steps": 1000},
@@ -146,7 +146,6 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers,
     assert deployed.end_of(first)["type"] == "CANCELLED"
     wait_for(lambda: not deployed.stages(), 60, "the end of what the cancelled run had started")
     stopped = _checkpoints(workspace, "sft")[-1]
-    assert 7 <= stopped < SFT_STEPS, "at the step in which the signal came"
     assert deployed.end_of(second)["type"] == "CANCELLED", "no second run of a deployment beside the first"
 
     # The next run goes on from there. Its tracking server dies, then its worker, both in the middle of Rank-GRPO.
@@ -160,7 +159,8 @@ def test_runs_are_scheduled_cancelled_killed_and_lose_nothing(deployed, servers,
     wait_for(lambda: not deployed.stages(), 60, "the end of the stage, whose flow run is gone")
     crashed_at = _checkpoints(workspace, "rank_grpo")[-1]
     assert 6 <= crashed_at < RL_STEPS
-    assert f"resuming at step {stopped} of {SFT_STEPS}" in deployed.log(third)
+    resumed = re.search(rf"resuming at step {stopped} of (\d+)", deployed.log(third))
+    assert resumed and 7 <= stopped < int(resumed[1]), "at the step in which the signal came"
 
     # The servers are back; the run that is gone has crashed (the server's automation says so after two minutes).
     servers.start("mlflow", "worker")
