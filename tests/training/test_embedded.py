@@ -28,7 +28,7 @@ from convrec.training.embedded import (
 )
 from convrec.training.launch import RETRAIN
 
-PAGES = "4f7a0bbecefa68d5e77a06633533afab73a670dae21871d10afb3cc616995faf"
+PAGES = "d0004c69357793be58972a50294cf6629d06b9da76cea24a3c643549e6be6399"
 FILMS = embedded_catalog()
 TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
