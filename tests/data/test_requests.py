@@ -1,0 +1,63 @@
+"""Sixty requests about the embedded films, written and labelled without sight of the reader: how many wishes it reads.
+
+Each label has its kind, the catalog's value or the limit, and the user's words (docs/recommender.md has the table). A
+wish for what no column has is read if it is told; a limit, if any of its unit is.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from convrec.data.sources.synthetic import embedded_catalog
+from convrec.data.titles import fold, title_and_year
+from convrec.data.wish_marks import words_of
+from convrec.data.wish_reader import wish_reader
+from convrec.data.wishes import Wish
+
+REQUESTS = [json.loads(line) for line in Path(__file__).with_name("requests.jsonl").read_text().splitlines()]
+READER = wish_reader(embedded_catalog())
+COUNTRIES = {"united states": "usa", "united kingdom": "uk"}  # as the catalog has them
+AGAINST = ("no ", "not ", "less ")
+
+
+def _read(label: dict[str, Any], wishes: list[Wish]) -> str:
+    """Return right, wrong, reversed, asked, told or silent."""
+    kind, what = label["kind"], title_and_year(label["what"])[0]
+    what = COUNTRIES.get(fold(what), fold(what))
+    states = {wish.state: [own.text for own in wishes if own.state == wish.state] for wish in wishes}
+    applied = [*states.get("kept", ()), *states.get("preferred", ())]
+    wanted = [text for text in applied if not text.startswith(AGAINST)]
+    denied = [text for text in states.get("kept", ()) if text.startswith(AGAINST)]
+    lessened = [text for text in states.get("preferred", ()) if text.startswith(AGAINST)]
+
+    def has(texts: list[str]) -> bool:
+        return any(what in fold(text) for text in texts)
+
+    told = words_of(" ".join([*states.get("unknown", ()), *states.get("tried", ())]))
+    is_told, named = not set(told).isdisjoint(words_of(label["words"])), states.get("named", [])
+    amounts = ["minutes" in text for text in [*wanted, *lessened] if any(map(str.isdigit, text))]
+    is_year_denied = any(any(map(str.isdigit, text)) for text in denied)
+    in_unit = (label["column"] == "runtime") in amounts
+    by_kind = {
+        "want": (has(wanted), has(denied), False),
+        "exclude": (has(denied) or (label["column"] == "year" and is_year_denied), has(wanted), has(named)),
+        "limit": (in_unit, False, False),
+        "less": (has(lessened) or (label["column"] == "runtime" and in_unit), False, has(denied) or has(wanted)),
+        "like_title": (has(named), has(denied), False),
+        "seen_title": (has(denied), False, has(named)),
+        "dislike_title": (has(denied), False, has(named)),
+        "unknown": (is_told, False, False),
+    }
+    is_right, is_reversed, is_wrong = by_kind[kind]
+    found = {"right": is_right, "reversed": is_reversed, "wrong": is_wrong, "asked": has(states.get("unsure", []))}
+    return next((name for name, is_so in [*found.items(), ("told", is_told)] if is_so), "silent")
+
+
+def test_most_wishes_are_read_rightly_and_few_are_silent():
+    counts: Counter[str] = Counter()
+    for request in REQUESTS:
+        wishes = READER.read(request["messages"])
+        counts.update(_read(label, wishes) for label in request["wishes"])
+    assert counts.total() == 185 and len(REQUESTS) == 60
+    assert counts["right"] >= 151 and counts["reversed"] <= 3 and counts["silent"] <= 8, counts
