@@ -48,6 +48,7 @@ _NEAR = 8  # tokens around a limit that say what it is of
 _ENDS = {".", "!", ";", "?"}
 _MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
 _ARTICLES = {"a", "an", "some", "something", "anything"}
+_GOES_ON = {"or", "nor", "anything", "nothing", "no", "any"}  # between a value and a limit that is denied, too
 _DENIED = {"deny", "hated", "doubt"}
 _COUNTED = {
     "seen",
@@ -406,6 +407,9 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             mark = _Mark(token, at, scope or "want")
             if last is not None:
                 link = _link(tokens[last.at + 1 : at], behind)
+                if token.kind == "limit" != last.token.kind and link in ("listed", "comma"):  # "no war, and after 2010"
+                    said = {one.word for one in tokens[last.at + 1 : at]}
+                    link = link if said & _GOES_ON else ""
                 is_sure = scope != "deny" or token.kind == last.token.kind == "title" or _is_listed(tokens, last.at, at)
                 mark.is_joined = (
                     link == "joined" and last.polarity in _DENIED and "third" not in (token.kind, last.token.kind)
