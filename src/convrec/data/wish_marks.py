@@ -364,6 +364,15 @@ def stem(word: str) -> str:
     word = word.removesuffix("'s")
     if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")) or word == "news":
         return word
-    endings = (("uses", "us"), ("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("xes", "x"), ("oes", "o"), ("s", ""))
+    endings = (
+        ("ouses", "ouse"),
+        ("uses", "us"),
+        ("ies", "y"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("xes", "x"),
+        ("oes", "o"),
+        ("s", ""),
+    )
     ending, other = next(pair for pair in endings if word.endswith(pair[0]))
     return word.removesuffix(ending) + other

@@ -307,33 +307,33 @@ class WishReader:
         yield (*key, "loose"), self._limited(f"{sides[not is_least]} {limit:.10g}{name}", fits, unit, True)
 
     def _of_unused(self, tokens: list[Token]) -> Events:
-        phrases = list[tuple[bool, list[Token]]]()
-        last, is_denied, is_open = -2, False, False  # open: nothing was denied yet
+        phrases = list[tuple[str, list[Token]]]()
+        last, denial, is_open = -2, "", False  # open: nothing was denied yet
         for at, token in enumerate(tokens):
             is_content = token.kind == "word" and token.word not in plain_words() and len(token.word) > 1
             if token.kind == "sign":
                 is_list = bool(tokens[at + 1 :]) and tokens[at + 1].word not in plain_words() and token.word in ",/"
-                is_denied = is_denied and is_list
+                denial = denial if is_list else ""
             elif token.cue in ("not", "against", "less", "hated"):
-                is_denied = is_open = True
+                denial, is_open = "less " if token.cue == "less" else "no ", True
             elif (token.cue in ("asks", "ends") and not is_open) or (
                 token.word == "a" and at and tokens[at - 1].word == "and"
             ):
-                is_denied = False
+                denial = ""
             elif token.word in ("for", "with") and (size := _whom(tokens[at : at + 4])):
-                phrases.append((False, tokens[at : at + size]))
+                phrases.append(("", tokens[at : at + size]))
             elif is_content and last == at - 1:
                 phrases[-1][1].append(token)
             elif is_content:
-                phrases.append((is_denied, [token]))
+                phrases.append((denial, [token]))
             is_open = is_open and not is_content and token.kind not in MARKS
             last = at if is_content else last
-        for is_no, phrase in phrases[:_MOST_UNUSED]:
+        for denied, phrase in phrases[:_MOST_UNUSED]:
             text = " ".join(token.said for token in phrase)
-            is_tried = not is_no and all(
+            is_tried = not denied and all(
                 word in self._marker.vocabulary or word in plain_words() for word in words_of(text)
             )
-            yield ("unused", text), Wish(f"no {text}" if is_no else text, "tried" if is_tried else "unknown")
+            yield ("unused", text), Wish(denied + text, "tried" if is_tried else "unknown")
 
     def _resolved(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> list[Token]:
         """Return the tokens, with values in place of what points at a list that was shown or at people of a title."""
