@@ -60,4 +60,4 @@ def test_most_wishes_are_read_rightly_and_few_are_silent():
         wishes = READER.read(request["messages"])
         counts.update(_read(label, wishes) for label in request["wishes"])
     assert counts.total() == 185 and len(REQUESTS) == 60
-    assert counts["right"] >= 151 and counts["reversed"] <= 3 and counts["silent"] <= 8, counts
+    assert counts["right"] >= 156 and counts["reversed"] <= 1 and counts["silent"] <= 8, counts
