@@ -232,7 +232,9 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     assert all(metrics["in_catalog"]["mean"] == 1 for metrics in aligned.values()), "constrained, as its rollouts are"
     chosen = {row["stage"]: row["step"] for row in rows if row["chosen"]}
     assert chosen.get("rank_grpo", 0) == json.loads(paths.metrics("rank_grpo").read_text())["chosen_step"]
-    assert chosen["sft"] == max(row["step"] for row in rows if row["stage"] == "sft")
+    (file,) = (project / "checkpoints" / "sft").glob("*/history.jsonl")
+    scores = {row["step"]: row.get("validation/ndcg_at_6", 0) for row in map(json.loads, file.open()) if row["step"]}
+    assert chosen["sft"] == max(scores, key=lambda step: scores[step]), "the best epoch"
 
 
 @pytest.mark.slow
