@@ -233,7 +233,8 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     chosen = {row["stage"]: row["step"] for row in rows if row["chosen"]}
     assert chosen.get("rank_grpo", 0) == json.loads(paths.metrics("rank_grpo").read_text())["chosen_step"]
     (file,) = (project / "checkpoints" / "sft").glob("*/history.jsonl")
-    scores = {row["step"]: row.get("validation/ndcg_at_6", 0) for row in map(json.loads, file.open()) if row["step"]}
+    history = [row for row in map(json.loads, file.open()) if row["step"] and "validation/ndcg_at_6" in row]
+    scores = {row["step"]: row["validation/ndcg_at_6"] for row in history}
     assert chosen["sft"] == max(scores, key=lambda step: scores[step]), "the best epoch"
 
 
