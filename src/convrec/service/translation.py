@@ -27,11 +27,7 @@ from convrec.service.reasons import Reasons
 
 Messages = list[dict[str, str]]
 Conversation = str | Sequence[Mapping[str, Any]]
-SHOWN = (
-    "items",
-    "liked",
-    "disliked",
-)  # fields of an assistant's message: the list that was shown, and what became of it
+SHOWN = ("items", "liked", "disliked")  # fields of an assistant's message, about the list that was shown
 
 LIST_LENGTH = 20  # default number of items in a list
 _LEAST_SIMILARITY = 0.6  # of the title that is suggested for an unknown one
