@@ -131,14 +131,16 @@ def test_the_texts_of_items_are_compared_with_those_of_liked_items_and_with_the_
     assert np.flatnonzero(_dense(terms["words"])[0]).tolist() == [1, 3] and not _dense(terms["words"])[1].any()
 
 
-def test_preferred_wishes_are_counted():
+def test_preferred_wishes_are_counted_and_those_asked_for_weigh_more_the_fewer_items_fit():
     catalog = Catalog([Item(title, 1990, {"genres": text}) for title, text in (("A", "war"), ("B", "war, drama"))])
-    asked = [make_row("a", [], "a war drama"), make_row("b", [], "hello"), make_row("c", [], "no war")]
-    asked += [make_row("d", [], "a drama") | {"wishes": []}]
-    evidence = _evidence(_rows(), catalog)
-    for rows, wanted in ((asked, [[1, 2], [0, 0], [0, 0], [0, 0]]), (asked[1:], np.zeros((3, 2)))):
-        terms = evidence.terms(rows, kinds=("wishes",))
-        np.testing.assert_array_equal(_dense(terms["wishes"]), wanted)
+    said = ("a war drama", "hello", "no war", "my dad is fond of drama and war", "a drama")
+    rows = [make_row(str(place), [], text) for place, text in enumerate(said)]
+    rows[4]["wishes"] = []
+    terms = _evidence(_rows(), catalog).terms(rows, kinds=("wishes", "asked"))
+    rare = 1 + np.log(2 / 1) / 2
+    np.testing.assert_allclose(_dense(terms["asked"]), [[1, 1 + rare], *np.zeros((4, 2))], rtol=1e-6)
+    np.testing.assert_array_equal(_dense(terms["wishes"]), [[0, 0], [0, 0], [0, 0], [1, 2], [0, 0]])
+    assert not _dense(_evidence(_rows(), catalog).terms(rows[4:], kinds=("asked",))["asked"]).any()
 
 
 def test_log_shares_of_the_best_are_above_that_of_the_next():

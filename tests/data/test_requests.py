@@ -1,10 +1,11 @@
 """Sixty requests about the embedded films, written and labelled without sight of the reader: how many wishes it reads.
 
 Each label has its kind, the catalog's value or the limit, and the user's words (docs/recommender.md has the table). A
-wish for what no column has is read if it is told; a limit, if any of its unit is.
+wish for what no column has is read if it is told. A limit against a list that was shown needs the right side alone.
 """
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,22 @@ from convrec.data.wishes import Wish
 
 REQUESTS = [json.loads(line) for line in Path(__file__).with_name("requests.jsonl").read_text().splitlines()]
 READER = wish_reader(embedded_catalog())
-COUNTRIES = {"united states": "usa", "united kingdom": "uk"}  # as the catalog has them
+COUNTRIES = {"united states": "usa", "united kingdom": "uk", "south korea": "korea"}  # as the catalog has them
 AGAINST = ("no ", "not ", "less ")
+LOW, HIGH = r"(?:since|after|at least|newer than|longer than) ", r"(?:until|before|at most|older than|shorter than) "
+SLACK = {"year": 1, "runtime": 10}
+
+
+def _is_limit(label: dict[str, Any], text: str) -> bool:
+    """Return whether a wish's text limits the label's column from the same sides, by about the same numbers."""
+    column, what = label["column"], label["what"]
+    is_span, is_relative = not re.search(f"{LOW}|{HIGH}", text), " than " in text
+    sides = [is_span or bool(re.search(pattern, text)) for pattern in (LOW, HIGH)]
+    if sides != [bool(re.search(rf"\d<=?{column}|{column}>", what)), f"{column}<" in what]:
+        return False
+    wanted, stated = (list(map(int, re.findall(r"\d+", said))) for said in (what, text))
+    is_near = all(any(abs(one - two) <= SLACK[column] for two in stated) for one in wanted)
+    return is_relative or (is_near and ("minutes" in text) == (column == "runtime"))
 
 
 def _read(label: dict[str, Any], wishes: list[Wish]) -> str:
@@ -39,11 +54,17 @@ def _read(label: dict[str, Any], wishes: list[Wish]) -> str:
     amounts = ["minutes" in text for text in [*wanted, *lessened] if any(map(str.isdigit, text))]
     is_year_denied = any(any(map(str.isdigit, text)) for text in denied)
     in_unit = (label["column"] == "runtime") in amounts
+    is_limit = label["kind"] == "limit" and any(_is_limit(label, text) for text in wanted)
+    is_lessened = any(words_of(text)[1:] == words_of(label["words"])[-1:] for text in lessened)  # "less scary"
     by_kind = {
         "want": (has(wanted), has(denied), False),
         "exclude": (has(denied) or (label["column"] == "year" and is_year_denied), has(wanted), has(named)),
-        "limit": (in_unit, False, False),
-        "less": (has(lessened) or (label["column"] == "runtime" and in_unit), False, has(denied) or has(wanted)),
+        "limit": (is_limit, False, in_unit),
+        "less": (
+            has(lessened) or is_lessened or (label["column"] == "runtime" and in_unit),
+            False,
+            has(denied) or has(wanted),
+        ),
         "like_title": (has(named), has(denied), False),
         "seen_title": (has(denied), False, has(named)),
         "dislike_title": (has(denied), False, has(named)),

@@ -44,8 +44,12 @@ from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["popularity", "recent", "neighbours", "item_knn", "content", "fields", "words", "encoder", "wishes"]
-EVIDENCE: tuple[Kind, ...] = get_args(Kind)
+Shares = Literal["popularity", "recent", "neighbours", "item_knn", "content", "fields", "words", "encoder"]
+Preferences = Literal["wishes", "asked"]
+Kind = Literal[Shares, Preferences]
+SHARES: tuple[Shares, ...] = get_args(Shares)
+PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
+EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
@@ -185,8 +189,10 @@ class Evidence:
         - `fields`: the share of the cosines of an item's short values, such as genres, with those of the liked items.
         - `words`: the share of the cosines of an item's text with the words of the conversation.
         - `encoder`: the log-probability by the words and the named items (see `Encoder`).
-        - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits. They are read from
-          its messages, unless the prompt has them as `wishes`.
+        - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits; without those that
+          are asked for in so many words.
+        - `asked`: the same of these alone, each times 1 + log(C / n) / 2 for n items that fit: who asks for what is
+          rare means it. Wishes are read from the messages, unless the prompt has them as `wishes`.
         """
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
@@ -214,8 +220,7 @@ class Evidence:
             found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), likes)
         if "recent" in kinds:
             found["recent"] = self._recent(prompts)
-        if "wishes" in kinds:
-            found["wishes"] = self._preferred(prompts)
+        found |= {kind: self._preferred(prompts, kind == "asked") for kind in PREFERENCES if kind in kinds}
         return {kind: found[kind] for kind in kinds}
 
     def _by_row(self, rows: np.ndarray, likes: np.ndarray) -> Scores:
@@ -244,15 +249,17 @@ class Evidence:
             self._recents[month] = np.bincount(likes.indices, weights, likes.shape[1])
         return self._by_row(of_month, np.array([self._recents[month] for month in months.tolist()]))
 
-    def _preferred(self, prompts: Sequence[Row]) -> Scores:
+    def _preferred(self, prompts: Sequence[Row], is_asked: bool) -> Scores:
         size = len(self.catalog)
         columns, cells = dict[str, tuple[int, sparse.csr_array]](), set[tuple[int, int]]()  # by the text of a wish
         for place, row in enumerate(prompts):
             for wish in wishes_of(row, self.catalog):
                 is_preferred = wish.state == "preferred" or (wish.is_soft and wish.state == "kept")
-                if is_preferred and wish.fits is not None:  # where a soft wish is kept, all open items fit
+                # Where a soft wish is kept, all open items fit.
+                if is_preferred and wish.fits is not None and wish.is_asked == is_asked:
                     if wish.text not in columns:
-                        columns[wish.text] = len(columns), sparse.csr_array(wish.fits[None].astype(np.float32))
+                        weight = 1 + np.log(size / max(1, wish.fits.sum())) / 2 if is_asked else 1
+                        columns[wish.text] = len(columns), sparse.csr_array(weight * wish.fits[None], dtype=np.float32)
                     cells.add((place, columns[wish.text][0]))
         fits = [own for _, own in columns.values()]
         table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits]).T.tocsr()

@@ -14,7 +14,7 @@ from scipy.optimize import isotonic_regression
 
 from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import make_embedder
-from convrec.classical.evidence import EVIDENCE, Evidence, Kind, above_next
+from convrec.classical.evidence import EVIDENCE, SHARES, Evidence, Kind, above_next
 from convrec.classical.gate import Gated, Net, fit_gate
 from convrec.classical.likelihood import closed_items, count_positives
 from convrec.classical.scores import Blocks
@@ -166,7 +166,7 @@ class Guidance:
         The policy is a product of distributions, each with its power: the model with 1, shares of evidence with their
         weights. All of them learned what was liked before. So all get the surplus, as the logarithm of a factor.
         """
-        powers = 1 + sum(self.weights.get(kind, 0.0) for kind in EVIDENCE if kind != "wishes")
+        powers = 1 + sum(self.weights.get(kind, 0.0) for kind in SHARES)
         return replace(self, live=powers * surplus(shown, len(self.evidence.catalog)))
 
     def save(self, folder: Path) -> None:

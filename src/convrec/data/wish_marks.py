@@ -20,6 +20,7 @@ Key = tuple[str, ...]
 MARKS = {"value", "title", "limit", "third"}
 _SHORT = 0.9  # share of the items with short values, from which a column is one of values and not of prose
 PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", "star", "writer"}
+PLACES = {"country", "language", "origin"}
 MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
 _COUNTS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NUMBERS = {word: n for n, word in enumerate(_COUNTS)} | {"a": 1, "an": 1, "few": 3, "couple": 2, "hour": 1}
@@ -48,7 +49,7 @@ _REWRITTEN = [  # contractions, and what stands for a limit
         *((rf"'{ending}\b", f" {word}") for ending, word in _ENDINGS.items()),
         (r"\b(it|that|there|he|she|who|what)'s\b", r"\1 is"),
         (r"(?<=[a-z])'s\b", ""),
-        (r"\bfor (?:an? |my |our |the |two )?[2-9][- ]y(?:ea)?rs?[- ]olds?\b(?! [a-z])", "only kids"),
+        (r"\b(?:for|with) (?:an? |my |our |the |two )?[2-9][- ]y(?:ea)?rs?[- ]olds?\b(?! [a-z])", "only kids"),
         (r"\b(?:this|21st|the current|twenty[- ]first) century\b", f"<y2000-{FOREVER}>"),
     )
 ]
@@ -72,7 +73,20 @@ _AMOUNT = re.compile(
 )
 _BETWEEN = r"(?:(?:the|year|years|about|around) )*"
 ARTICLE = re.compile(r"^(?:The|An?) (?=\w)")
-_TITLED = {"like", "seen", "watched", "except", "saw", "loved", "not", "hated", "finished", "than", "done", "after"}
+_TITLED = {
+    "like",
+    "liked",
+    "seen",
+    "watched",
+    "except",
+    "saw",
+    "love",
+    "loved",
+    "enjoyed",
+    "not",
+    "hated",
+    "finished",
+} | {"than", "done", "after", "did", "rewatched", "vein of"}  # before a title in small letters
 _TITLED_ON = {",", "and", "or", "the", "a", "&", "/"}  # between titles in small letters
 _TOKEN = re.compile(rf"[\ue000-\uf8fe]|{_NAME}|<[yn][^>]*>|{_WORD}|[^\w\s]")
 
@@ -184,6 +198,7 @@ class Marker:
         self.vocabulary = {word for item in catalog.items for word in words_of(item.text())}
         self.spelt: dict[Key, list[Value]] = {}
         self._surnames: dict[str, Key | None] = {}
+        self._first_names: set[str] = set()
         self._read_columns()
         others = [key for key, own in self.spelt.items() if any(stem(fold(one.column)) not in PEOPLE for one in own)]
         self._common = plain_words().union(*others, *(words_of(item.title) for item in catalog.items))
@@ -192,8 +207,11 @@ class Marker:
         for index, item in enumerate(catalog.items):
             for title in dict.fromkeys((item.title, item.title.partition(":")[0])):
                 self._titles.setdefault(words_of(ARTICLE.sub("", title)), Value(title, [])).items.append(index)
+        self._starts = self._starts_of_titles()
         self._sizes: dict[str, list[int]] = {}  # of values and titles in words, by the first word
-        for size, first in sorted({(len(key), key[0]) for key in (*self.spelt, *self._titles) if key}, reverse=True):
+        for size, first in sorted(
+            {(len(key), key[0]) for key in (*self.spelt, *self._titles, *self._starts) if key}, reverse=True
+        ):
             self._sizes.setdefault(first, []).append(size)
 
     def _read_columns(self) -> None:
@@ -213,9 +231,17 @@ class Marker:
                     key = words_of(value.text)
                     self.spelt.setdefault(key, []).append(value)
                     if len(key) > 1 and stem(fold(name)) in PEOPLE:
-                        last = value.text.split()[-1]
-                        last = without_accents(last).casefold()
+                        last = _surname(value.text)
                         self._surnames[last] = key if self._surnames.get(last, key) == key else None
+                        self._first_names.add(key[0])
+
+    def _starts_of_titles(self) -> dict[Key, Value]:
+        """Return the titles by their first two words, as people shorten them, where these mean no other title."""
+        said: dict[Key, list[Value]] = {}
+        for key, title in self._titles.items():
+            if len(key) > 2 and not plain_words() >= set(key[:2]):
+                said.setdefault(key[:2], []).append(title)
+        return {start: own[0] for start, own in said.items() if len({id(one) for one in own}) == 1}
 
     def _add_words(self) -> None:
         for name in ("same", "narrower"):
@@ -245,6 +271,7 @@ class Marker:
         text = re.sub("[“”„«»]", '"', re.sub(r"\s*\n\s*", " ", _BREAK.sub(" . ", text)))
         titles: list[Value] = []
         places = {(start, end): title for start, end, title in self.mentions.places(text)}
+        places = {place: title for place, title in places.items() if not self._is_of_a_name(text, *place)}
         for (start, end), title in sorted(places.items(), reverse=True):
             text = f"{text[:start]} {chr(_FIRST + len(titles))} {text[end:]}"
             titles.append(Value(title, self.catalog.indices_of_title(title)))
@@ -262,6 +289,19 @@ class Marker:
         found = [token for word in _TOKEN.findall(text) for token in _split(word, titles)]
         return list(self._marked(found, capitals))
 
+    def _is_of_a_name(self, text: str, start: int, end: int) -> bool:
+        """Return whether a title is part of a person's name, as *Akira* is of Akira Kurosawa."""
+        before, behind = (
+            re.findall(_WORD, text[max(0, start - 40) : start])[-1:],
+            re.findall(_WORD, text[end : end + 40]),
+        )
+        title = re.findall(_WORD, text[start:end])
+        names = ([*title, *behind[:1]], [*title, *behind[:2]], [*before, *title])
+        return any(
+            len(name) > len(title) and self._surnames.get(_surname(name[-1])) == words_of(" ".join(name))
+            for name in names
+        )
+
     def _marked(self, found: list[Token], capitals: set[str]) -> Iterator[Token]:
         """Yield the tokens with values, titles in small letters, surnames and cues in place of their words."""
         said, stems = (
@@ -274,6 +314,8 @@ class Marker:
             for own in self._sizes.get(stems[at], ()):
                 key = tuple(stems[at : at + own])
                 title = None if plain_words().issuperset(key) else self._titles.get(key)
+                if is_titled and title is None and key not in self.spelt:
+                    title = self._starts.get(key)
                 if title and (is_titled or (own > 1 and key not in self.spelt)):
                     token, size = Token(title.text, "", "title", "", [title]), own
                     break
@@ -283,7 +325,7 @@ class Marker:
             name, behind = self._surnames.get(said[at]), said[at + 1] if at + 1 < len(found) else ""
             is_rare = (
                 len(said[at]) >= _LEAST_SURNAME
-                and stems[at] not in self._common
+                and stems[at] not in self._common | self._first_names
                 and said[at] not in single("no_surname")
             )
             if token is found[at] and name and (is_rare or said[at] in capitals) and behind not in capitals:
@@ -300,7 +342,9 @@ class Marker:
                     token = replace(token, kind="third", cue="", unit=cue[6:])
             token.said = " ".join(one.said for one in found[at : at + size])
             yield token
-            is_titled = token.word in _TITLED or token.kind == "title" or (token.word in _TITLED_ON and is_titled)
+            is_titled = (
+                token.word.split()[-1] in _TITLED or token.kind == "title" or (token.word in _TITLED_ON and is_titled)
+            )
             at += size
 
     def _amount_mark(self, match: re.Match[str]) -> str:
@@ -332,6 +376,10 @@ def _split(word: str, titles: Sequence[Value]) -> Iterator[Token]:
             yield Token(part, word)
     elif word != "-":
         yield Token(word, word, "sign")
+
+
+def _surname(name: str) -> str:
+    return without_accents(name.split()[-1]).casefold()
 
 
 def _years_ago(match: re.Match[str]) -> str:

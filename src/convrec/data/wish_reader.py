@@ -24,6 +24,7 @@ from convrec.data.wish_marks import (
     MARKS,
     NUMBERS,
     PEOPLE,
+    PLACES,
     Key,
     Marker,
     Token,
@@ -46,6 +47,8 @@ _REACH = 5  # words without a meaning between a denial and what it denies
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
 _NEAR = 8  # tokens around a limit that say what it is of
 _ENDS = {".", "!", ";", "?"}
+_TIES = {"by", "with", "starring", "featuring", "from", "in"}  # before a value that items are to have
+_LIKING = {"like", "love", "enjoy", "adore", "liked", "loved", "enjoyed", "likes", "loves", "fan", "into", "seen"}
 _MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
 _ARTICLES = {"a", "an", "some", "something", "anything"}
 _GOES_ON = {"or", "nor", "anything", "nothing", "no", "any"}  # between a value and a limit that is denied, too
@@ -115,7 +118,7 @@ class WishReader:
             if role == "user":
                 named += titles
                 wishes = _after(wishes, list(self._of_message(self._resolved(tokens, shown, named), shown, named)))
-        return list(wishes.values())[-_MOST_WISHES:]
+        return [_alone(wish, key, wishes) for key, wish in wishes.items()][-_MOST_WISHES:]
 
     def near(self, words: str) -> str:
         """Return the title or the value of the catalog that misspelt words may mean, else an empty text."""
@@ -163,9 +166,16 @@ class WishReader:
             and mark.at > only[-1].at
             and _is_asked(tokens, mark.at)
         }
-        if only and only[0].token.values[0].column not in asked:
-            text, fits = " or ".join(map(self._name, only)), np.logical_or.reduce([self._fits(mark) for mark in only])
-            yield ("only", only[0].token.values[0].column), Wish(f"only {text}", "kept", fits)
+        groups = list[list[_Mark]]()  # of either; "only American comedies" are both
+        for mark in only:
+            if groups and any(token.word in ("or", "and", ",", "/") for token in tokens[groups[-1][-1].at : mark.at]):
+                groups[-1].append(mark)
+            else:
+                groups.append([mark])
+        for either in groups:
+            column, fits = either[0].token.values[0].column, np.logical_or.reduce(list(map(self._fits, either)))
+            if column not in asked:
+                yield ("only", column), Wish(f"only {' or '.join(map(self._name, either))}", "kept", fits)
         for place, mark in enumerate(marks):
             thing = [mark]
             while place + len(thing) < len(marks) and marks[place + len(thing)].is_joined:
@@ -210,12 +220,15 @@ class WishReader:
             yield ("less", name), Wish(f"less {token.said}", "preferred", ~fits)
         elif polarity in ("again", "forget", "want", "welcome"):
             value, is_back = token.values[0], polarity in ("again", "forget")
-            is_asked, is_soft = polarity == "welcome" or _is_asked(tokens, at), _changes_a_title(tokens, at)
+            is_asked = polarity == "welcome" or _is_asked(tokens, at)
+            is_soft = _changes_a_title(tokens, at) or (
+                is_asked and stem(fold(value.column)) in PEOPLE | PLACES and _is_for_an_item(tokens, at)
+            )
             if polarity == "again" or (is_asked and not is_back):
                 yield ("against", fold(value.text)), None
             if polarity in ("again", "welcome"):
                 yield ("only", value.column), None
-            wish = Wish(value.text, "kept" if is_soft else "preferred", fits, is_soft=is_soft)
+            wish = Wish(value.text, "kept" if is_soft else "preferred", fits, is_soft=is_soft, is_asked=is_asked)
             for kind in ("asked", "mentioned") if is_back else ("asked",) if is_asked else ("mentioned",):
                 yield (kind, value.column, fold(value.text)), None if is_back else wish
 
@@ -226,7 +239,7 @@ class WishReader:
     def _without(self, title: Value) -> tuple[Key, Wish]:
         fits, against = np.ones(len(self.catalog), bool), fold(title.text)
         fits[title.items] = False
-        return ("against", against), Wish(f"not {title.text}", "kept", fits, frozenset({against}))
+        return ("without", against), Wish(f"not {title.text}", "kept", fits, frozenset({against}))
 
     def _name(self, mark: _Mark) -> str:
         token = mark.token
@@ -341,7 +354,8 @@ class WishReader:
         while at < len(tokens):
             size, values, kind = 1, list[Value](), "title"
             if shown:
-                size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "")
+                is_seen = any(token.cue == "seen" for token in tokens[max(0, at - _REACH) : at])
+                size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "", is_seen)
             people, column = self._same(tokens[at : at + 2], named)
             if people:
                 found_in = [value for text in people for value in self._marker.spelt.get(words_of(text), ())]
@@ -385,6 +399,14 @@ def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> di
         if wish is not None:
             wishes[key] = wish
     return wishes
+
+
+def _alone(wish: Wish, key: Key, wishes: Mapping[Key, Wish]) -> Wish:
+    """Return a wish, as preferred where it is soft and one of several people or places: either of them will do."""
+    is_one_of = stem(fold(key[1])) in PEOPLE | PLACES if wish.is_soft else False
+    if not is_one_of or sum(own[0] in ("asked", "mentioned") and own[1] == key[1] for own in wishes) == 1:
+        return wish
+    return replace(wish, state="preferred", is_soft=False)
 
 
 def _is_span(mark: _Mark) -> bool:
@@ -443,9 +465,9 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             else:
                 scope, last, gap = cue[7:] if not is_done and not is_end and cue != "behind.want" else "", None, 0
         elif (
-            cue in ("only", "against", "hated")
+            cue in ("only", "seen", "against", "hated")
             and is_end
-            and _behind(marks, tokens, at, "only" if cue == "only" else "deny")
+            and _behind(marks, tokens, at, cue if cue in ("only", "seen") else "deny")
         ):
             scope = ""
         elif cue == "not" and is_end and (not behind or token.word in ("no", "not")):
@@ -473,6 +495,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             else:
                 scope = "doubt" if cue in ("not", "against") and before in single("doubtful") else _SCOPES.get(cue, cue)
             last, gap = None, 0
+        elif cue == "ditto":
+            scope, last, gap = marks[-1].polarity if marks and marks[-1].polarity in _DENIED else "", None, 0
         elif cue == "aside":
             scope, last = "", None
         elif (
@@ -483,7 +507,7 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             scope = "less"
         elif token.word == "than" and marks and marks[-1].at == at - 1:
             scope, last, gap = "neutral" if marks[-1].token.kind == "third" else "less", None, 0
-        elif cue in ("asks", "ends") and before not in ("or", "nor"):
+        elif cue in ("asks", "ends", "else") and before not in ("or", "nor"):
             if (
                 last is not None
                 or scope in ("less", "seen", "only", "again")
@@ -576,7 +600,10 @@ def _has(tokens: list[Token], at: int, name: str) -> bool:
 
 def _is_attached(tokens: list[Token], at: int) -> bool:
     """Return whether years belong to a noun or a value, as in "a comedy from the 90s", or begin a sentence."""
-    before = next((token for token in reversed(tokens[:at]) if token.word not in _MADE), None)
+    place = next((place for place in range(at - 1, -1, -1) if tokens[place].word not in _MADE), -1)
+    before = tokens[place] if place >= 0 else None
+    if any(token.word in ("made", "released") for token in tokens[place + 1 : at]):
+        return True
     behind = tokens[at + 1 : at + 2]
     if (
         before is None
@@ -608,6 +635,18 @@ def _is_asked(tokens: list[Token], at: int) -> bool:
     return at < 3
 
 
+def _is_for_an_item(tokens: list[Token], at: int) -> bool:
+    """Return whether a value says what items are to be like, as in "French films" or "with Tom Hanks"."""
+    behind = tokens[at + 1] if at + 1 < len(tokens) else None
+    start = at
+    while start and tokens[start - 1].kind != "sign":
+        start -= 1
+    if any(token.word in _LIKING for token in tokens[start:at]):
+        return False
+    is_named = behind is not None and (behind.word in nouns() or behind.kind == "value")
+    return is_named or (at > 0 and tokens[at - 1].word in _TIES)
+
+
 def _changes_a_title(tokens: list[Token], at: int) -> bool:
     """Return whether something says how another item than a liked title should be, as in "like Alien, but funny"."""
     said = [token.word for token in tokens[max(0, at - 9) : at]]
@@ -625,12 +664,15 @@ def _changes_a_title(tokens: list[Token], at: int) -> bool:
     )
 
 
-def _pointed(tokens: list[Token], shown: list[Value], before: str) -> tuple[int, list[Value]]:
-    """Return how many tokens point at items that were shown, such as "the first two", and these items."""
+def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool) -> tuple[int, list[Value]]:
+    """Return how many tokens point at items that were shown, such as "the first two", and these items.
+
+    What was seen of them points at them as well, as in "I have seen the French ones"; "no French ones" is a value.
+    """
     said, names = [token.word for token in tokens], words()["ordinals"].split()
     place = {name: number % 10 for number, name in enumerate(names)}
     match said:
-        case [_, "one" | "ones", *_] if tokens[0].kind == "value":
+        case [_, "one" | "ones", *_] if tokens[0].kind == "value" and (said[1] == "one" or is_seen):
             items = {item for value in tokens[0].values for item in value.items}
             return 2, [value for value in shown if items & set(value.items)]
         case ["number", number, *_] if number.isdecimal() and 0 < int(number) <= len(shown):
@@ -644,6 +686,8 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str) -> tuple[int,
             return 1, [shown[int(number) - 1]]
         case ["all", "of", "them" | "those" | "these", *_]:
             return 3, shown
+        case ["all", number, *_] if number in NUMBERS and int(NUMBERS[number]) == len(shown):
+            return 2, shown
         case ["those" | "these" | "them", *rest] if (
             not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
         ):
@@ -721,8 +765,10 @@ def _is_over(own: Key, key: Key, wish: Wish | None) -> bool:
             return own[0] == "year"
         case ("year", side) if side != "not" and own in (("year", "in"), ("year", "loose")):
             return True
+        case ("without", title):
+            return own == ("named", title)
         case ("against", *values) if (
-            wish is not None and wish.state == "kept" and own[0] in ("asked", "mentioned", "named", "less")
+            wish is not None and wish.state == "kept" and own[0] in ("asked", "mentioned", "less")
         ):
             return own[-1] in values
     return False

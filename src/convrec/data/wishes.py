@@ -18,7 +18,7 @@ class Wish:
     left; `removed`, by the user; `tried`, words that no column has, but texts of items do, so that evidence reads them;
     or `unknown`, not used. `left` is how many items are left otherwise: with a wish that is dropped, and without one
     that is kept, where this makes a list that is too short longer; else None. A wish that `is_soft` becomes preferred
-    where it would make the list too short.
+    where it would make the list too short. One that `is_asked` is for a value in so many words, not only mentioned.
     Shape: fits (C,), booleans; None if named or unknown.
     """
 
@@ -28,6 +28,7 @@ class Wish:
     against: frozenset[str] = frozenset()
     left: int | None = None
     is_soft: bool = False
+    is_asked: bool = False
 
 
 def apply(

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
+from convrec.classical.evidence import PREFERENCES
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
@@ -134,7 +135,7 @@ class Translator:
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
         states: dict[State, State] = {}
-        if not (isinstance(guide, Guidance) and guide.uses("wishes")):
+        if not (isinstance(guide, Guidance) and any(map(guide.uses, PREFERENCES))):
             states["preferred"] = "unweighted"
         if not (isinstance(guide, Guidance) and guide.uses("words")):
             states["tried"] = "unknown"
