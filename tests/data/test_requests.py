@@ -46,8 +46,10 @@ def _read(label: dict[str, Any], wishes: list[Wish]) -> str:
     denied = [text for text in states.get("kept", ()) if text.startswith(AGAINST)]
     lessened = [text for text in states.get("preferred", ()) if text.startswith(AGAINST)]
 
+    start = what[:4] if label["column"] in ("country", "language") else what  # "Sweden" may be told as "Swedish"
+
     def has(texts: list[str]) -> bool:
-        return any(what in fold(text) for text in texts)
+        return any(start in fold(text) for text in texts)
 
     told = words_of(" ".join([*states.get("unknown", ()), *states.get("tried", ())]))
     is_told, named = not set(told).isdisjoint(words_of(label["words"])), states.get("named", [])

@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -50,6 +50,9 @@ _REWRITTEN = [  # contractions, and what stands for a limit
         (r"\b(it|that|there|he|she|who|what)'s\b", r"\1 is"),
         (r"(?<=[a-z])'s\b", ""),
         (r"\b(?:for|with) (?:an? |my |our |the |two )?[2-9][- ]y(?:ea)?rs?[- ]olds?\b(?! [a-z])", "only kids"),
+        (r"\b(?:the )?(?:last|previous|20th|twentieth) century\b", "1900 to 1999"),
+        (r"(?<!no )(?<!not )\blive[- ]action\b", "no animation"),
+        (r"\brom[- ]?com(s?)\b", "romance comedy"),
         (r"\b(?:this|21st|the current|twenty[- ]first) century\b", f"<y2000-{FOREVER}>"),
     )
 ]
@@ -87,6 +90,7 @@ _TITLED = {
     "hated",
     "finished",
 } | {"than", "done", "after", "did", "rewatched", "vein of"}  # before a title in small letters
+_BEFORE_NAMES = {"with", "by", "starring", "featuring", "love", "loves", "no"}  # before a first name alone
 _TITLED_ON = {",", "and", "or", "the", "a", "&", "/"}  # between titles in small letters
 _TOKEN = re.compile(rf"[\ue000-\uf8fe]|{_NAME}|<[yn][^>]*>|{_WORD}|[^\w\s]")
 
@@ -198,15 +202,17 @@ class Marker:
         self.vocabulary = {word for item in catalog.items for word in words_of(item.text())}
         self.spelt: dict[Key, list[Value]] = {}
         self._surnames: dict[str, Key | None] = {}
-        self._first_names: set[str] = set()
+        self._known_by_first: dict[str, Key | None] = {}  # people by the first name, where it is of one alone
         self._read_columns()
         others = [key for key, own in self.spelt.items() if any(stem(fold(one.column)) not in PEOPLE for one in own)]
         self._common = plain_words().union(*others, *(words_of(item.title) for item in catalog.items))
         self._add_words()
-        self._titles: dict[Key, Value] = {}  # by their words, and by those before a colon
+        self._titles: dict[Key, Value] = {}  # by their words, and by those before and behind a colon
         for index, item in enumerate(catalog.items):
-            for title in dict.fromkeys((item.title, item.title.partition(":")[0])):
-                self._titles.setdefault(words_of(ARTICLE.sub("", title)), Value(title, [])).items.append(index)
+            before, _, behind = item.title.partition(":")
+            parts = {item.title: item.title, before: before} | ({behind: item.title} if " " in behind.strip() else {})
+            for part, title in parts.items():
+                self._titles.setdefault(words_of(ARTICLE.sub("", part.strip())), Value(title, [])).items.append(index)
         self._starts = self._starts_of_titles()
         self._sizes: dict[str, list[int]] = {}  # of values and titles in words, by the first word
         for size, first in sorted(
@@ -233,7 +239,8 @@ class Marker:
                     if len(key) > 1 and stem(fold(name)) in PEOPLE:
                         last = _surname(value.text)
                         self._surnames[last] = key if self._surnames.get(last, key) == key else None
-                        self._first_names.add(key[0])
+                        first = key[0]
+                        self._known_by_first[first] = key if self._known_by_first.get(first, key) == key else None
 
     def _starts_of_titles(self) -> dict[Key, Value]:
         """Return the titles by their first two words, as people shorten them, where these mean no other title."""
@@ -265,8 +272,11 @@ class Marker:
         """Return whether an item has a number of a unit."""
         return not np.isnan(self.column(unit)).all()
 
-    def tokens(self, text: str) -> list[Token]:
-        """Return the tokens of a text. Line breaks count as spaces, except empty lines and those before a bullet."""
+    def tokens(self, text: str, shown: Collection[str] = ()) -> list[Token]:
+        """Return the tokens of a text, in which titles that were shown may be in small letters.
+
+        Line breaks count as spaces, except empty lines and those before a bullet.
+        """
         text = re.sub(r"[\ue000-\uf8ff]", " ", normalise_unicode("NFC", text)).replace("’", "'").replace("‘", "'")
         text = re.sub("[“”„«»]", '"', re.sub(r"\s*\n\s*", " ", _BREAK.sub(" . ", text)))
         titles: list[Value] = []
@@ -287,7 +297,7 @@ class Marker:
         for pattern, other in _operators():
             text = pattern.sub(other, text)
         found = [token for word in _TOKEN.findall(text) for token in _split(word, titles)]
-        return list(self._marked(found, capitals))
+        return list(self._marked(found, capitals, shown))
 
     def _is_of_a_name(self, text: str, start: int, end: int) -> bool:
         """Return whether a title is part of a person's name, as *Akira* is of Akira Kurosawa."""
@@ -302,7 +312,7 @@ class Marker:
             for name in names
         )
 
-    def _marked(self, found: list[Token], capitals: set[str]) -> Iterator[Token]:
+    def _marked(self, found: list[Token], capitals: set[str], shown: Collection[str]) -> Iterator[Token]:
         """Yield the tokens with values, titles in small letters, surnames and cues in place of their words."""
         said, stems = (
             [token.word for token in found],
@@ -316,16 +326,18 @@ class Marker:
                 title = None if plain_words().issuperset(key) else self._titles.get(key)
                 if is_titled and title is None and key not in self.spelt:
                     title = self._starts.get(key)
-                if title and (is_titled or (own > 1 and key not in self.spelt)):
+                if title and (is_titled or title.text in shown or (own > 1 and key not in self.spelt)):
                     token, size = Token(title.text, "", "title", "", [title]), own
                     break
                 if key in self.spelt:
                     token, size = Token(" ".join(said[at : at + own]), "", "value", "", self.spelt[key]), own
                     break
-            name, behind = self._surnames.get(said[at]), said[at + 1] if at + 1 < len(found) else ""
+            first = self._known_by_first.get(said[at]) if at and said[at - 1] in _BEFORE_NAMES else None
+            name, behind = self._surnames.get(said[at]) or first, said[at + 1] if at + 1 < len(found) else ""
             is_rare = (
                 len(said[at]) >= _LEAST_SURNAME
-                and stems[at] not in self._common | self._first_names
+                and stems[at] not in self._common
+                and (first is not None or stems[at] not in self._known_by_first)
                 and said[at] not in single("no_surname")
             )
             if token is found[at] and name and (is_rare or said[at] in capitals) and behind not in capitals:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ _REACH = 5  # words without a meaning between a denial and what it denies
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
 _NEAR = 8  # tokens around a limit that say what it is of
 _ENDS = {".", "!", ";", "?"}
+_ADDING = {"also", "additionally", "another", "more"}  # to what was asked for before
 _TIES = {"by", "with", "starring", "featuring", "from", "in"}  # before a value that items are to have
 _LIKING = {"like", "love", "enjoy", "adore", "liked", "loved", "enjoyed", "likes", "loves", "fan", "into", "seen"}
 _MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
@@ -67,6 +69,10 @@ _COUNTED = {
     "loved",
     "watched",
     "no",
+    "saw",
+    "did",
+    "hated",
+    "skip",
 }  # before a number
 _COUNTED_ON = {"and", "or", "already", "before", "but", "please"}  # behind a number of a list that was shown
 _BEFORE_IT = {",", "?", ":", "but", "and", "definitely", "simply", "though"}  # before what stands behind a value
@@ -107,7 +113,7 @@ class WishReader:
         named: list[Value] = []  # all titles so far
         for message, text in _last_words(messages[start_of(messages) :]):
             role = message["role"]
-            tokens = self._marker.tokens(text) if role in ("assistant", "user") else []
+            tokens = self._marker.tokens(text, {one.text for one in shown}) if role in ("assistant", "user") else []
             titles = [token.values[0] for token in tokens if token.kind == "title"]
             if role == "assistant":
                 titles = self._values(message.get("items", ())) or titles
@@ -155,6 +161,8 @@ class WishReader:
                 yield ("free", cue[5:]), None
             elif cue == "else":
                 yield from map(self._without, shown)
+        if any(token.word in _ADDING for token in tokens):
+            yield ("also", ""), None
         marks = _polarities(tokens)
         only = [mark for mark in marks if mark.polarity == "only" and mark.token.kind == "value"]
         asked = {
@@ -203,7 +211,7 @@ class WishReader:
         if token.kind == "title":
             if polarity in _DENIED | {"seen"}:
                 yield from map(self._without, token.values)
-            elif polarity in ("want", "welcome"):
+            elif polarity in ("want", "welcome") and token.unit != "list":  # "all of these are old"
                 yield from ((("named", fold(value.text)), Wish(value.text, "named")) for value in token.values)
             return
         name, said = " ".join(map(self._name, thing)), " ".join(mark.token.said for mark in thing)
@@ -273,7 +281,7 @@ class WishReader:
         return Wish(text, "preferred" if is_loose else "kept", fits)
 
     def _of_limit(self, mark: _Mark, tokens: list[Token]) -> Events:
-        token, unit, is_denied = mark.token, mark.token.unit, mark.polarity in _DENIED
+        token, unit, is_denied = mark.token, mark.token.unit, mark.polarity in _DENIED | {"less"}
         if _has(tokens, mark.at, "no_year" if unit == "year" else "no_amount"):
             return
         operator = "least" if token.numbers[1] >= FOREVER else token.operator
@@ -369,7 +377,12 @@ class WishReader:
                     at += 2
                     continue
             said = " ".join(token.said for token in tokens[at : at + size])
-            found.append(Token(said, said, kind, "", values) if values else tokens[at])
+            is_them = tokens[at].cue == "behind.seen" and tokens[at].word.endswith(("them", "those"))
+            if is_them and shown and not any(token.kind in MARKS for token in _clause(found)):
+                found.append(Token("seen", "seen", "cue", "seen"))
+                values, kind = shown, "title"
+            is_list = values == shown and len(shown) > 1 and "like" not in [token.word for token in found[-3:]]
+            found.append(Token(said, said, kind, "", values, unit="list" * is_list) if values else tokens[at])
             at += size if values else 1
         return found
 
@@ -386,9 +399,15 @@ def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> di
     """Return the wishes after what a message says."""
     # What was asked for before is over.
     columns = {key[1] for key, wish in events if key[0] == "asked" and wish is not None}
+    columns = set() if ("also", "") in dict(events) else columns
     wishes = {
         key: own for key, own in wishes.items() if key[0] not in ("asked", "mentioned", "only") or key[1] not in columns
     }
+    asked = {key[-1] for key, wish in events if key[0] == "asked" and wish is not None}
+    events = [  # what is asked for and refused in one message is asked back
+        (key, replace(wish, state="unsure") if wish and key[0] == "against" and asked.issuperset(key[1:]) else wish)
+        for key, wish in events
+    ]
     together = {key for key, _ in events if key[0] == "year"} - wishes.keys()  # limits of one message hold together
     for key, wish in events:
         if key[0] == "mentioned" and any(own[0] == "against" and key[-1] in own[1:] for own in wishes):
@@ -403,10 +422,14 @@ def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> di
 
 def _alone(wish: Wish, key: Key, wishes: Mapping[Key, Wish]) -> Wish:
     """Return a wish, as preferred where it is soft and one of several people or places: either of them will do."""
-    is_one_of = stem(fold(key[1])) in PEOPLE | PLACES if wish.is_soft else False
-    if not is_one_of or sum(own[0] in ("asked", "mentioned") and own[1] == key[1] for own in wishes) == 1:
-        return wish
-    return replace(wish, state="preferred", is_soft=False)
+    group = next((own for own in (PEOPLE, PLACES) if wish.is_soft and stem(fold(key[1])) in own), None)
+    others = [own for own in wishes if own[0] in ("asked", "mentioned") and stem(fold(own[1])) in (group or ())]
+    return replace(wish, state="preferred", is_soft=False) if len(others) > 1 else wish
+
+
+def _clause(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens behind the last sign."""
+    return list(takewhile(lambda token: token.kind != "sign", reversed(tokens)))
 
 
 def _is_span(mark: _Mark) -> bool:
@@ -422,6 +445,7 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
     scope, last, gap = "", None, 0  # the polarity of what follows, the last mark in it, words since it began
     for at, token in enumerate(tokens):
         cue, before, behind = token.cue, tokens[at - 1].word if at else "", tokens[at + 1 : at + 3]
+        rest = takewhile(lambda own: own.kind != "sign", tokens[at + 1 :])
         if cue == "statement":
             cue = "not" if _is_asked_item(tokens[:at]) else "neutral"
         is_end = not behind or behind[0].kind == "sign"
@@ -429,6 +453,7 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             mark = _Mark(token, at, scope or "want")
             if last is not None:
                 link = _link(tokens[last.at + 1 : at], behind)
+                link = "listed" if link == "joined" and token.kind == last.token.kind == "title" else link
                 if token.kind == "limit" != last.token.kind and link in ("listed", "comma"):  # "no war, and after 2010"
                     said = {one.word for one in tokens[last.at + 1 : at]}
                     link = link if said & _GOES_ON else ""
@@ -451,7 +476,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             marks.append(mark)
         elif token.kind == "sign":
             is_answered = token.word == "?" and bool(behind) and behind[0].cue.startswith("behind.")
-            if not is_answered and (token.word in _ENDS or last is None or token.word not in ",/&"):
+            is_heading = token.word == ":" and scope and last is None and not gap  # "seen: Heat, Alien"
+            if not is_answered and not is_heading and (token.word in _ENDS or last is None or token.word not in ",/&"):
                 scope, last = "", None
         elif cue.startswith("behind."):
             # What it denies may stand behind it.
@@ -465,21 +491,25 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             else:
                 scope, last, gap = cue[7:] if not is_done and not is_end and cue != "behind.want" else "", None, 0
         elif (
-            cue in ("only", "seen", "against", "hated")
-            and is_end
-            and _behind(marks, tokens, at, cue if cue in ("only", "seen") else "deny")
-        ):
+            (cue in ("only", "against", "hated") and is_end)
+            or (cue == "seen" and not any(own.kind in MARKS for own in rest))
+        ) and _behind(marks, tokens, at, cue if cue in ("only", "seen") else "deny"):
             scope = ""
         elif cue == "not" and is_end and (not behind or token.word in ("no", "not")):
             if before in ("?", ":"):
                 _behind(marks, tokens, at, "deny")
         elif cue in ("not", "against", "hated", "less", "again", "forget", "only", "seen", "neutral"):
-            if (scope, cue) in (
-                ("deny", "seen"),
-                ("again", "seen"),
-                ("less", "not"),
-                ("neutral", "hated"),
-            ) and last is None:
+            if (
+                (scope, cue)
+                in (
+                    ("deny", "seen"),
+                    ("again", "seen"),
+                    ("less", "not"),
+                    ("neutral", "hated"),
+                )
+                and last is None
+                and not gap
+            ):
                 continue
             is_double = cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
             if is_double:  # "do not hate", "not anything but"
@@ -507,6 +537,8 @@ def _polarities(tokens: list[Token]) -> list[_Mark]:
             scope = "less"
         elif token.word == "than" and marks and marks[-1].at == at - 1:
             scope, last, gap = "neutral" if marks[-1].token.kind == "third" else "less", None, 0
+        elif cue == "asks" and before == "no" and token.word.split()[0] in ("make", "give", "show"):
+            scope, last = "", None  # "no, make it the 90s"
         elif cue in ("asks", "ends", "else") and before not in ("or", "nor"):
             if (
                 last is not None
@@ -576,6 +608,7 @@ def _behind(marks: list[_Mark], tokens: list[Token], at: int, polarity: str) -> 
             link = _link(between, [])
             is_near = link in ("listed", "joined") or (link == "comma" and _is_listed(tokens, mark.at, place))
         is_denied_before = mark.polarity in _DENIED and polarity == "want" and not tokens[at].word.startswith("but")
+        is_near = is_near and (polarity != "seen" or mark.token.kind == "title")
         if not is_near or is_denied_before or (polarity == "doubt" and mark.polarity != "want"):
             break
         names = {"want": "welcome", "doubt": "hated" if mark.token.kind == "title" else "doubt"}
@@ -623,7 +656,9 @@ def _is_asked_item(tokens: list[Token]) -> bool:
 
 
 def _is_asked(tokens: list[Token], at: int) -> bool:
-    """Return whether a value is asked for in so many words, or begins its sentence."""
+    """Return whether a value is asked for in so many words, begins its sentence, or is tied to a word for an item."""
+    if at > 1 and tokens[at - 1].word in _TIES and tokens[at - 2].word in nouns():
+        return True
     for place in range(at - 1, max(-1, at - 7), -1):
         token = tokens[place]
         if token.kind == "sign":
@@ -670,25 +705,32 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
     What was seen of them points at them as well, as in "I have seen the French ones"; "no French ones" is a value.
     """
     said, names = [token.word for token in tokens], words()["ordinals"].split()
-    place = {name: number % 10 for number, name in enumerate(names)}
+    place = {name: number % 10 for number, name in enumerate(names)} | {"top": 0}
     match said:
         case [_, "one" | "ones", *_] if tokens[0].kind == "value" and (said[1] == "one" or is_seen):
             items = {item for value in tokens[0].values for item in value.items}
             return 2, [value for value in shown if items & set(value.items)]
-        case ["number", number, *_] if number.isdecimal() and 0 < int(number) <= len(shown):
-            return 2, [shown[int(number) - 1]]
+        case ["number", number, *_] if 0 < int(NUMBERS.get(number, number if number.isdecimal() else 0)) <= len(shown):
+            return 2, [shown[int(NUMBERS.get(number, number)) - 1]]
+        case [nth, "and" | "or", other, *_] if nth in place and other in place:
+            return 3, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
+        case [nth, "one" | "is" | "was" as behind, *_] if nth in place and before != "the":
+            return 2 if behind == "one" else 1, shown[place[nth] :][:1]
         case [number, *rest] if (
             number.isdecimal()
             and 0 < int(number) <= len(shown)
-            and before in _COUNTED
+            and before.split()[-1:]
+            and before.split()[-1] in _COUNTED
             and (not rest or rest[0] in _COUNTED_ON or not rest[0].isalnum())
         ):
             return 1, [shown[int(number) - 1]]
-        case ["all", "of", "them" | "those" | "these", *_]:
+        case ["all", "of", "them" | "those" | "these" | "em", *_] | ["every", "single", "one", *_]:
             return 3, shown
+        case ["everything", "here" | "there" | "above", *_]:
+            return 2, shown
         case ["all", number, *_] if number in NUMBERS and int(NUMBERS[number]) == len(shown):
             return 2, shown
-        case ["those" | "these" | "them", *rest] if (
+        case ["those" | "these" | "them" | "em", *rest] if (
             not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
         ):
             return 1, shown
@@ -767,10 +809,8 @@ def _is_over(own: Key, key: Key, wish: Wish | None) -> bool:
             return True
         case ("without", title):
             return own == ("named", title)
-        case ("against", *values) if (
-            wish is not None and wish.state == "kept" and own[0] in ("asked", "mentioned", "less")
-        ):
-            return own[-1] in values
+        case ("against", value) if wish is not None and wish.state == "kept":
+            return own[0] in ("asked", "mentioned", "less") and own[-1] == value
     return False
 
 
