@@ -137,8 +137,8 @@ def test_preferred_wishes_are_counted_and_those_asked_for_weigh_more_the_fewer_i
     rows = [make_row(str(place), [], text) for place, text in enumerate(said)]
     rows[4]["wishes"] = []
     terms = _evidence(_rows(), catalog).terms(rows, kinds=("wishes", "asked"))
-    rare = 1 + np.log(2 / 1) / 2
-    np.testing.assert_allclose(_dense(terms["asked"]), [[1, 1 + rare], *np.zeros((4, 2))], rtol=1e-6)
+    rare = 1 + np.log(2 / 1)
+    np.testing.assert_allclose(_dense(terms["asked"]), [[0.5, (1 + rare) / 2], *np.zeros((4, 2))], rtol=1e-6)
     np.testing.assert_array_equal(_dense(terms["wishes"]), [[0, 0], [0, 0], [0, 0], [1, 2], [0, 0]])
     assert not _dense(_evidence(_rows(), catalog).terms(rows[4:], kinds=("asked",))["asked"]).any()
 

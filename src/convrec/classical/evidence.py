@@ -191,8 +191,9 @@ class Evidence:
         - `encoder`: the log-probability by the words and the named items (see `Encoder`).
         - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits; without those that
           are asked for in so many words.
-        - `asked`: the same of these alone, each times 1 + log(C / n) / 2 for n items that fit: who asks for what is
-          rare means it. Wishes are read from the messages, unless the prompt has them as `wishes`.
+        - `asked`: the mean of 1 + log(C / n) over these, each of which n items fit, 0 where an item does not fit: who
+          asks for what is rare, or for one thing, means it. Wishes are read from the messages, unless the prompt has
+          them as `wishes`.
         """
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}
@@ -251,20 +252,24 @@ class Evidence:
 
     def _preferred(self, prompts: Sequence[Row], is_asked: bool) -> Scores:
         size = len(self.catalog)
-        columns, cells = dict[str, tuple[int, sparse.csr_array]](), set[tuple[int, int]]()  # by the text of a wish
+        columns = dict[str, tuple[int, sparse.csr_array]]()  # by the text of a wish
+        cells = dict[tuple[int, int], float]()
         for place, row in enumerate(prompts):
-            for wish in wishes_of(row, self.catalog):
-                is_preferred = wish.state == "preferred" or (wish.is_soft and wish.state == "kept")
-                # Where a soft wish is kept, all open items fit.
-                if is_preferred and wish.fits is not None and wish.is_asked == is_asked:
-                    if wish.text not in columns:
-                        weight = 1 + np.log(size / max(1, wish.fits.sum())) / 2 if is_asked else 1
-                        columns[wish.text] = len(columns), sparse.csr_array(weight * wish.fits[None], dtype=np.float32)
-                    cells.add((place, columns[wish.text][0]))
-        fits = [own for _, own in columns.values()]
-        table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits]).T.tocsr()
-        at = np.array(sorted(cells), dtype=np.int64).reshape(-1, 2).T
-        chosen = sparse.csr_array((np.ones(at.shape[1], np.float32), (at[0], at[1])), shape=(len(prompts), len(fits)))
+            # Where a soft wish is kept, all open items fit.
+            wishes = [
+                w for w in wishes_of(row, self.catalog) if w.state == "preferred" or (w.is_soft and w.state == "kept")
+            ]
+            own = {w.text: w.fits for w in wishes if w.is_asked == is_asked and w.fits is not None}
+            for text, fits in own.items():
+                if text not in columns:
+                    columns[text] = len(columns), sparse.csr_array(fits[None].astype(np.float32))
+                weight = (1 + np.log(size / max(1, fits.sum()))) / len(own) if is_asked else 1.0
+                cells[place, columns[text][0]] = weight
+        fits_of = [fits for _, fits in columns.values()]
+        table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits_of]).T.tocsr()
+        at = np.array(list(cells), dtype=np.int64).reshape(-1, 2).T
+        weights = np.array(list(cells.values()), dtype=np.float32)
+        chosen = sparse.csr_array((weights, (at[0], at[1])), shape=(len(prompts), len(fits_of)))
         return Scores(chosen, table, sparse.csr_array((len(prompts), size)), device=self.device)
 
     @cached_property

@@ -8,9 +8,8 @@ to the catalog is told in the user's words.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,12 @@ from convrec.data.wish_marks import (
     ARTICLE,
     FOREVER,
     MARKS,
-    NUMBERS,
     PEOPLE,
     PLACES,
     Key,
     Marker,
     Token,
     Value,
-    fillers,
     foreign_words,
     nouns,
     plain_words,
@@ -39,60 +36,23 @@ from convrec.data.wish_marks import (
     words,
     words_of,
 )
+from convrec.data.wish_references import resolved
+from convrec.data.wish_scopes import ARTICLES, DENIED, ENDS, Mark, polarities
 from convrec.data.wishes import Wish
 
 LONGEST_READ = 10_000  # last characters of a conversation that are read
 _MOST_WISHES = 50  # of a conversation; the last ones count
 _MOST_UNUSED = 20  # phrases of a message that are told
-_REACH = 5  # words without a meaning between a denial and what it denies
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
 _NEAR = 8  # tokens around a limit that say what it is of
-_ENDS = {".", "!", ";", "?"}
 _ADDING = {"also", "additionally", "another", "more"}  # to what was asked for before
 _TIES = {"by", "with", "starring", "featuring", "from", "in"}  # before a value that items are to have
 _LIKING = {"like", "love", "enjoy", "adore", "liked", "loved", "enjoyed", "likes", "loves", "fan", "into", "seen"}
 _MADE = {"from", "of", "in", "the", "made", "released", "out", "year", "only", "must", "be", "to", "has"}
-_ARTICLES = {"a", "an", "some", "something", "anything"}
-_GOES_ON = {"or", "nor", "anything", "nothing", "no", "any"}  # between a value and a limit that is denied, too
-_DENIED = {"deny", "hated", "doubt"}
-_COUNTED = {
-    "seen",
-    "number",
-    "not",
-    "like",
-    "and",
-    "or",
-    ",",
-    "into",
-    "except",
-    "liked",
-    "loved",
-    "watched",
-    "no",
-    "saw",
-    "did",
-    "hated",
-    "skip",
-}  # before a number
-_COUNTED_ON = {"and", "or", "already", "before", "but", "please"}  # behind a number of a list that was shown
-_BEFORE_IT = {",", "?", ":", "but", "and", "definitely", "simply", "though"}  # before what stands behind a value
-_TAKING = {"no", "way", "hate", "stand", "interested", "fan", "not"}
-_SCOPES = {"against": "deny", "not": "deny"}
 _OPPOSITE = {"below": "least", "most": "above", "above": "most", "least": "below", "": ""}
 _SIDES = {"below": "high", "most": "high", "above": "low", "least": "low", "": ""}
 _LIMITS = {"below": "before {0}", "most": "until {1}", "above": "after {1}", "least": "since {0}", "": "{0} to {1}"}
-_SAME = {"star": {"star", "actor", "cast"}, "actor": {"star", "actor", "cast"}, "actress": {"star", "actor", "cast"}}
 Events = Iterator[tuple[Key, Wish | None]]
-
-
-@dataclass(eq=False)
-class _Mark:
-    """A token that the catalog knows at a place, and what its words make of it."""
-
-    token: Token
-    at: int
-    polarity: str = "want"  # welcome, deny, hated, doubt, less, again, forget, only, seen, neutral
-    is_joined: bool = False  # to the mark before it: what is denied has both
 
 
 class WishReader:
@@ -123,7 +83,8 @@ class WishReader:
                 wishes |= dict(map(self._without, disliked))
             if role == "user":
                 named += titles
-                wishes = _after(wishes, list(self._of_message(self._resolved(tokens, shown, named), shown, named)))
+                tokens = resolved(self._marker, tokens, shown, named)
+                wishes = _after(wishes, list(self._of_message(tokens, shown, named)))
         return [_alone(wish, key, wishes) for key, wish in wishes.items()][-_MOST_WISHES:]
 
     def near(self, words: str) -> str:
@@ -163,7 +124,7 @@ class WishReader:
                 yield from map(self._without, shown)
         if any(token.word in _ADDING for token in tokens):
             yield ("also", ""), None
-        marks = _polarities(tokens)
+        marks = polarities(tokens)
         only = [mark for mark in marks if mark.polarity == "only" and mark.token.kind == "value"]
         asked = {
             mark.token.values[0].column
@@ -174,7 +135,7 @@ class WishReader:
             and mark.at > only[-1].at
             and _is_asked(tokens, mark.at)
         }
-        groups = list[list[_Mark]]()  # of either; "only American comedies" are both
+        groups = list[list[Mark]]()  # of either; "only American comedies" are both
         for mark in only:
             if groups and any(token.word in ("or", "and", ",", "/") for token in tokens[groups[-1][-1].at : mark.at]):
                 groups[-1].append(mark)
@@ -206,19 +167,19 @@ class WishReader:
             yield ("year", "in"), self._limited(text, fits, "year", is_loose)
         yield from self._of_unused(tokens)
 
-    def _of_values(self, thing: list[_Mark], tokens: list[Token]) -> Events:
+    def _of_values(self, thing: list[Mark], tokens: list[Token]) -> Events:
         token, polarity, at = thing[0].token, thing[0].polarity, thing[0].at
         if token.kind == "title":
-            if polarity in _DENIED | {"seen"}:
+            if polarity in DENIED | {"seen"}:
                 yield from map(self._without, token.values)
             elif polarity in ("want", "welcome") and token.unit != "list":  # "all of these are old"
                 yield from ((("named", fold(value.text)), Wish(value.text, "named")) for value in token.values)
             return
         name, said = " ".join(map(self._name, thing)), " ".join(mark.token.said for mark in thing)
         fits = np.logical_and.reduce([self._fits(mark) for mark in thing])
-        if polarity in _DENIED and any(value.is_narrower for mark in thing for value in mark.token.values):
+        if polarity in DENIED and any(value.is_narrower for mark in thing for value in mark.token.values):
             yield ("unused", said), Wish(f"no {said}", "unknown")
-        elif polarity in _DENIED:
+        elif polarity in DENIED:
             against = frozenset(fold(mark.token.values[0].text) for mark in thing if mark.token.values)
             yield (
                 ("against", *sorted(against)),
@@ -249,7 +210,7 @@ class WishReader:
         fits[title.items] = False
         return ("without", against), Wish(f"not {title.text}", "kept", fits, frozenset({against}))
 
-    def _name(self, mark: _Mark) -> str:
+    def _name(self, mark: Mark) -> str:
         token = mark.token
         if token.values:
             return token.values[0].text
@@ -262,7 +223,7 @@ class WishReader:
         words_for = {"below": "at most", "most": "at most", "above": "at least", "least": "at least", "": "about"}
         return f"{words_for[operator]} {high:.10g} {unit}" if low == high else f"{low:.10g} to {high:.10g} {unit}"
 
-    def _fits(self, mark: _Mark) -> np.ndarray:
+    def _fits(self, mark: Mark) -> np.ndarray:
         """Return the items that a mark means, whatever its polarity. Shape: (C,)."""
         token, fits = mark.token, np.zeros(len(self.catalog), bool)
         if token.kind != "limit":
@@ -280,8 +241,8 @@ class WishReader:
             return Wish(text, "unknown")
         return Wish(text, "preferred" if is_loose else "kept", fits)
 
-    def _of_limit(self, mark: _Mark, tokens: list[Token]) -> Events:
-        token, unit, is_denied = mark.token, mark.token.unit, mark.polarity in _DENIED | {"less"}
+    def _of_limit(self, mark: Mark, tokens: list[Token]) -> Events:
+        token, unit, is_denied = mark.token, mark.token.unit, mark.polarity in DENIED | {"less"}
         if _has(tokens, mark.at, "no_year" if unit == "year" else "no_amount"):
             return
         operator = "least" if token.numbers[1] >= FOREVER else token.operator
@@ -297,11 +258,11 @@ class WishReader:
         wish = self._limited(self._name(stated), self._fits(stated), unit, is_loose)
         yield (*key, "loose" if is_loose else side), wish
 
-    def _of_third(self, mark: _Mark, tokens: list[Token], shown: Sequence[Value]) -> Events:
+    def _of_third(self, mark: Mark, tokens: list[Token], shown: Sequence[Value]) -> Events:
         """Yield what a word such as "shorter" asks: against what was shown or a title, else a third of the catalog."""
         said, at, is_more = mark.token.word, mark.at, mark.token.unit in ("new", "long")
         unit = "year" if mark.token.unit in ("old", "new") else "min" if self._marker.has("min") else "page"
-        is_denied, name = mark.polarity in _DENIED | {"less"}, {"min": " minutes", "page": " pages"}.get(unit, "")
+        is_denied, name = mark.polarity in DENIED | {"less"}, {"min": " minutes", "page": " pages"}.get(unit, "")
         negation, column, is_least = "not " * is_denied, self._marker.column(unit), is_more != is_denied
         if not self._marker.has(unit):
             yield ("unused", said), Wish(negation + said, "unknown")
@@ -356,44 +317,6 @@ class WishReader:
             )
             yield ("unused", text), Wish(denied + text, "tried" if is_tried else "unknown")
 
-    def _resolved(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> list[Token]:
-        """Return the tokens, with values in place of what points at a list that was shown or at people of a title."""
-        found, at = list[Token](), 0
-        while at < len(tokens):
-            size, values, kind = 1, list[Value](), "title"
-            if shown:
-                is_seen = any(token.cue == "seen" for token in tokens[max(0, at - _REACH) : at])
-                size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "", is_seen)
-            people, column = self._same(tokens[at : at + 2], named)
-            if people:
-                found_in = [value for text in people for value in self._marker.spelt.get(words_of(text), ())]
-                items = [item for value in found_in for item in value.items]
-                size, values, kind = 2, [Value(" or ".join(people), items, column)], "value"
-            if tokens[at].word in ("after", "before") and tokens[at + 1 : at + 2] and tokens[at + 1].kind == "title":
-                year = self.catalog.items[tokens[at + 1].values[0].items[0]].year
-                if year and (at == 0 or tokens[at - 1].word in nouns() | _ARTICLES | {"made", "released", "from"}):
-                    operator = "above" if tokens[at].word == "after" else "below"
-                    found.append(Token(tokens[at].word, "", "limit", "", [], (year, year), "year", operator))
-                    at += 2
-                    continue
-            said = " ".join(token.said for token in tokens[at : at + size])
-            is_them = tokens[at].cue == "behind.seen" and tokens[at].word.endswith(("them", "those"))
-            if is_them and shown and not any(token.kind in MARKS for token in _clause(found)):
-                found.append(Token("seen", "seen", "cue", "seen"))
-                values, kind = shown, "title"
-            is_list = values == shown and len(shown) > 1 and "like" not in [token.word for token in found[-3:]]
-            found.append(Token(said, said, kind, "", values, unit="list" * is_list) if values else tokens[at])
-            at += size if values else 1
-        return found
-
-    def _same(self, tokens: list[Token], named: list[Value]) -> tuple[list[str], str]:
-        """Return the people of the title that was named last, as in "the same director", and their column."""
-        if len(tokens) < 2 or tokens[0].word not in ("same", "that") or not named or not named[-1].items:
-            return [], ""
-        column, own = stem(tokens[1].word), short_values(self.catalog.items[named[-1].items[0]])
-        names = _SAME.get(column, {column})
-        return [text for name, texts in own.items() if stem(fold(name)) in names for text in texts], column
-
 
 def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> dict[Key, Wish]:
     """Return the wishes after what a message says."""
@@ -427,193 +350,11 @@ def _alone(wish: Wish, key: Key, wishes: Mapping[Key, Wish]) -> Wish:
     return replace(wish, state="preferred", is_soft=False) if len(others) > 1 else wish
 
 
-def _clause(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens behind the last sign."""
-    return list(takewhile(lambda token: token.kind != "sign", reversed(tokens)))
-
-
-def _is_span(mark: _Mark) -> bool:
+def _is_span(mark: Mark) -> bool:
     """Return whether a mark is of years that are wanted, from one to another."""
     token = mark.token
     is_year = token.kind == "limit" and token.unit == "year" and not token.operator and token.numbers[1] < FOREVER
-    return is_year and mark.polarity not in _DENIED | {"neutral"}
-
-
-def _polarities(tokens: list[Token]) -> list[_Mark]:
-    """Return what the catalog knows in the tokens, each with its polarity."""
-    marks: list[_Mark] = []
-    scope, last, gap = "", None, 0  # the polarity of what follows, the last mark in it, words since it began
-    for at, token in enumerate(tokens):
-        cue, before, behind = token.cue, tokens[at - 1].word if at else "", tokens[at + 1 : at + 3]
-        rest = takewhile(lambda own: own.kind != "sign", tokens[at + 1 :])
-        if cue == "statement":
-            cue = "not" if _is_asked_item(tokens[:at]) else "neutral"
-        is_end = not behind or behind[0].kind == "sign"
-        if token.kind in MARKS:
-            mark = _Mark(token, at, scope or "want")
-            if last is not None:
-                link = _link(tokens[last.at + 1 : at], behind)
-                link = "listed" if link == "joined" and token.kind == last.token.kind == "title" else link
-                if token.kind == "limit" != last.token.kind and link in ("listed", "comma"):  # "no war, and after 2010"
-                    said = {one.word for one in tokens[last.at + 1 : at]}
-                    link = link if said & _GOES_ON else ""
-                is_sure = scope != "deny" or token.kind == last.token.kind == "title" or _is_listed(tokens, last.at, at)
-                mark.is_joined = (
-                    link == "joined" and last.polarity in _DENIED and "third" not in (token.kind, last.token.kind)
-                )
-                mark.polarity = {
-                    "joined": last.polarity if mark.is_joined else "want",
-                    "listed": scope,
-                    "comma": scope if is_sure else "doubt",
-                }.get(link, "want")
-                scope = scope if link else ""
-            if mark.polarity in _DENIED and _is_of_a_person(token, behind, before):
-                mark.polarity = "neutral"
-            is_aside = last is None and gap and (before,) in words()["attaches"]  # "no trilogies with Tom Hanks"
-            if mark.polarity == "deny" and (is_aside or (behind and behind[0].word in ("unless", "like"))):
-                mark.polarity = "doubt"
-            last = mark if scope else None
-            marks.append(mark)
-        elif token.kind == "sign":
-            is_answered = token.word == "?" and bool(behind) and behind[0].cue.startswith("behind.")
-            is_heading = token.word == ":" and scope and last is None and not gap  # "seen: Heat, Alien"
-            if not is_answered and not is_heading and (token.word in _ENDS or last is None or token.word not in ",/&"):
-                scope, last = "", None
-        elif cue.startswith("behind."):
-            # What it denies may stand behind it.
-            is_verb = token.word.split()[-1] in _TAKING and token.word != "a no" and not is_end
-            is_denied = cue == "behind.doubt" and scope in _DENIED and last is None  # "that is not boring"
-            is_done = not is_verb and not is_denied and _behind(marks, tokens, at, cue[7:])
-            if cue == "behind.doubt":
-                token.kind = "cue" if is_done else "word"
-                if token.word.endswith(" too"):
-                    scope, last, gap = "less", None, 0
-            else:
-                scope, last, gap = cue[7:] if not is_done and not is_end and cue != "behind.want" else "", None, 0
-        elif (
-            (cue in ("only", "against", "hated") and is_end)
-            or (cue == "seen" and not any(own.kind in MARKS for own in rest))
-        ) and _behind(marks, tokens, at, cue if cue in ("only", "seen") else "deny"):
-            scope = ""
-        elif cue == "not" and is_end and (not behind or token.word in ("no", "not")):
-            if before in ("?", ":"):
-                _behind(marks, tokens, at, "deny")
-        elif cue in ("not", "against", "hated", "less", "again", "forget", "only", "seen", "neutral"):
-            if (
-                (scope, cue)
-                in (
-                    ("deny", "seen"),
-                    ("again", "seen"),
-                    ("less", "not"),
-                    ("neutral", "hated"),
-                )
-                and last is None
-                and not gap
-            ):
-                continue
-            is_double = cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
-            if is_double:  # "do not hate", "not anything but"
-                scope = "only" if token.word.startswith("anything") else "again"
-            elif (
-                token.word == "not"
-                and before == "but"
-                and marks
-                and marks[-1].polarity in ("deny", "hated")
-                and marks[-1].token.kind == "value"
-            ):
-                scope = "neutral"  # "I dislike drama, but not horror"
-            else:
-                scope = "doubt" if cue in ("not", "against") and before in single("doubtful") else _SCOPES.get(cue, cue)
-            last, gap = None, 0
-        elif cue == "ditto":
-            scope, last, gap = marks[-1].polarity if marks and marks[-1].polarity in _DENIED else "", None, 0
-        elif cue == "aside":
-            scope, last = "", None
-        elif (
-            token.word in single("degree")
-            and last is None
-            and (scope in _DENIED or (token.word == "too" and not scope))
-        ):
-            scope = "less"
-        elif token.word == "than" and marks and marks[-1].at == at - 1:
-            scope, last, gap = "neutral" if marks[-1].token.kind == "third" else "less", None, 0
-        elif cue == "asks" and before == "no" and token.word.split()[0] in ("make", "give", "show"):
-            scope, last = "", None  # "no, make it the 90s"
-        elif cue in ("asks", "ends", "else") and before not in ("or", "nor"):
-            if (
-                last is not None
-                or scope in ("less", "seen", "only", "again")
-                or (cue == "ends" and (gap or token.word in ("but", "because")))
-            ):
-                scope, last = "", None
-        elif scope and last is None and token.word not in fillers():
-            gap += 1
-            if gap > _REACH or scope == "only":
-                scope = ""
-    return marks
-
-
-def _link(between: list[Token], behind: list[Token]) -> str:
-    """Return how a mark follows another one in a scope: joined, listed, comma, or not at all."""
-    said = [token.word for token in between]
-    rest = said[1:] if said and said[0] in nouns() else said
-    if not said or tuple(rest) in words()["attaches"]:
-        return "joined"
-    plain = [
-        word
-        for word in rest
-        if word not in ("any", "no", "even", "more", "the", "from", "of", "with", "about", "those", "not", "way")
-    ]
-    plain = plain[1:] if plain[:1] == [","] and plain[1:] else plain
-    if plain[:1] and plain[0] in ("or", "nor", "/", "&") and set(plain[1:]) <= _ARTICLES:
-        return "listed"
-    if plain == ["and"] or said[-1:] == [","]:
-        if behind and behind[0].word in ("would", "is", "are", "sounds"):
-            return ""  # a new clause begins
-        return "listed" if plain == ["and"] else "comma"
-    return "comma" if said[-2:-1] == [","] and said[-1] in ("any", "no", "even") else ""
-
-
-def _is_listed(tokens: list[Token], last: int, at: int) -> bool:
-    """Return whether marks with a comma between are of a list: of three, or with a conjunction further on."""
-    before = [token for token in tokens[max(0, last - 3) : last] if token.word == "," or token.kind in MARKS]
-    if len(before) > 1 and before[-1].word == ",":
-        return True
-    behind = (token for token in tokens[at + 1 : at + 40] if token.word != "," and token.word not in nouns())
-    following = next(behind, None)
-    return following is not None and (following.kind in MARKS or following.word in ("or", "nor", "and", "etc"))
-
-
-def _is_of_a_person(token: Token, behind: list[Token], before: str) -> bool:
-    """Return whether a denied value belongs to a person or an occasion, as in "no horror fan" or "without the kids"."""
-    if behind and behind[0].word in single("persons"):
-        return before.split()[-1:] not in (["a"], ["an"], ["not"], ["big"])
-    is_child = token.said in ("kids", "kid", "children", "child", "family")
-    return is_child and not (behind and behind[0].word in nouns()) and (bool(behind) or before not in ("for", "no"))
-
-
-def _behind(marks: list[_Mark], tokens: list[Token], at: int, polarity: str) -> bool:
-    """Change the polarity of the list right before a cue; of all within reach, where something was bad."""
-    place = at
-    for mark in reversed(marks):
-        between = tokens[mark.at + 1 : place]
-        if polarity == "doubt":
-            is_near = at - mark.at <= _REACH + 1 and not any(
-                token.word in _ENDS or (token.word == "but" and " it " not in f" {tokens[at].word} ")
-                for token in between
-            )
-        elif place == at:
-            is_near = all(token.word in fillers() or token.word in _BEFORE_IT for token in between)
-        else:
-            link = _link(between, [])
-            is_near = link in ("listed", "joined") or (link == "comma" and _is_listed(tokens, mark.at, place))
-        is_denied_before = mark.polarity in _DENIED and polarity == "want" and not tokens[at].word.startswith("but")
-        is_near = is_near and (polarity != "seen" or mark.token.kind == "title")
-        if not is_near or is_denied_before or (polarity == "doubt" and mark.polarity != "want"):
-            break
-        names = {"want": "welcome", "doubt": "hated" if mark.token.kind == "title" else "doubt"}
-        mark.polarity, place = names.get(polarity, polarity), mark.at
-    return place < at
+    return is_year and mark.polarity not in DENIED | {"neutral"}
 
 
 def _has(tokens: list[Token], at: int, name: str) -> bool:
@@ -638,21 +379,10 @@ def _is_attached(tokens: list[Token], at: int) -> bool:
     if any(token.word in ("made", "released") for token in tokens[place + 1 : at]):
         return True
     behind = tokens[at + 1 : at + 2]
-    if (
-        before is None
-        or before.word in _ENDS
-        or any(token.kind == "value" or token.word in nouns() for token in behind)
-    ):
+    if before is None or before.word in ENDS or any(token.kind == "value" or token.word in nouns() for token in behind):
         return True
     is_listed = before.word in ("or", "and", "/") and at > 2 and tokens[at - 2].kind == "limit"
-    return is_listed or before.kind in ("value", "limit") or before.word in nouns() | _ARTICLES | {"ones"}
-
-
-def _is_asked_item(tokens: list[Token]) -> bool:
-    """Return whether tokens end in what is asked for, such as "something", "anything good" or "a comedy"."""
-    last = [token for token in tokens if token.word != ","][-2:]
-    is_thing = bool(last) and (last[-1].kind == "value" or last[-1].word in nouns())
-    return is_thing or any(token.word in ("something", "anything") for token in last)
+    return is_listed or before.kind in ("value", "limit") or before.word in nouns() | ARTICLES | {"ones"}
 
 
 def _is_asked(tokens: list[Token], at: int) -> bool:
@@ -662,7 +392,7 @@ def _is_asked(tokens: list[Token], at: int) -> bool:
     for place in range(at - 1, max(-1, at - 7), -1):
         token = tokens[place]
         if token.kind == "sign":
-            return token.word in _ENDS or place < 2
+            return token.word in ENDS or place < 2
         if token.cue == "asks":
             return True
         if token.kind == "word" and token.word not in plain_words():
@@ -688,7 +418,7 @@ def _changes_a_title(tokens: list[Token], at: int) -> bool:
     if (
         "but" not in said
         or "or" in (said[-1], *(token.word for token in tokens[at + 1 : at + 2]))
-        or _ENDS & set(said)
+        or ENDS & set(said)
         or "i" in said[said.index("but") :]
     ):
         return False
@@ -697,60 +427,6 @@ def _changes_a_title(tokens: list[Token], at: int) -> bool:
         any(tokens[start + place].kind == "title" for place in range(said.index("but")))
         and "like" in said[: said.index("but")]
     )
-
-
-def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool) -> tuple[int, list[Value]]:
-    """Return how many tokens point at items that were shown, such as "the first two", and these items.
-
-    What was seen of them points at them as well, as in "I have seen the French ones"; "no French ones" is a value.
-    """
-    said, names = [token.word for token in tokens], words()["ordinals"].split()
-    place = {name: number % 10 for number, name in enumerate(names)} | {"top": 0}
-    match said:
-        case [_, "one" | "ones", *_] if tokens[0].kind == "value" and (said[1] == "one" or is_seen):
-            items = {item for value in tokens[0].values for item in value.items}
-            return 2, [value for value in shown if items & set(value.items)]
-        case ["number", number, *_] if 0 < int(NUMBERS.get(number, number if number.isdecimal() else 0)) <= len(shown):
-            return 2, [shown[int(NUMBERS.get(number, number)) - 1]]
-        case [nth, "and" | "or", other, *_] if nth in place and other in place:
-            return 3, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
-        case [nth, "one" | "is" | "was" as behind, *_] if nth in place and before != "the":
-            return 2 if behind == "one" else 1, shown[place[nth] :][:1]
-        case [number, *rest] if (
-            number.isdecimal()
-            and 0 < int(number) <= len(shown)
-            and before.split()[-1:]
-            and before.split()[-1] in _COUNTED
-            and (not rest or rest[0] in _COUNTED_ON or not rest[0].isalnum())
-        ):
-            return 1, [shown[int(number) - 1]]
-        case ["all", "of", "them" | "those" | "these" | "em", *_] | ["every", "single", "one", *_]:
-            return 3, shown
-        case ["everything", "here" | "there" | "above", *_]:
-            return 2, shown
-        case ["all", number, *_] if number in NUMBERS and int(NUMBERS[number]) == len(shown):
-            return 2, shown
-        case ["those" | "these" | "them" | "em", *rest] if (
-            not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
-        ):
-            return 1, shown
-        case ["the", "last", number, *_] if number in NUMBERS:
-            return 3, shown[-int(NUMBERS[number]) :]
-        case ["the", "first", number, *_] if number in NUMBERS and number not in ("one", "a", "an"):
-            return 3, shown[: int(NUMBERS[number])]
-        case ["the", nth, "last", *_] if nth in place:
-            return 3, shown[-place[nth] - 1 :][:1]
-        case ["the", nth, "and" | "or", other, *_] if nth in place and other in place:
-            return 4, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
-        case ["the", nth, *rest] if (
-            (nth in place or nth == "last")
-            and rest[:1]
-            and rest[0] in ("time", "night", "week", "weekend", "year", "day", "half", "thing")
-        ):
-            return 1, []
-        case ["the", nth, *rest] if nth in place or nth == "last":
-            return 3 if rest and rest[0] in nouns() else 2, shown[-1:] if nth == "last" else shown[place[nth] :][:1]
-    return 1, []
 
 
 def _whom(tokens: list[Token]) -> int:
