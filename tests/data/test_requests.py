@@ -1,4 +1,4 @@
-"""Sixty requests about the embedded films, written and labelled without sight of the reader: how many wishes it reads.
+"""Requests about the embedded films, written and labelled without sight of the reader: how many wishes it reads.
 
 Each label has its kind, the catalog's value or the limit, and the user's words (docs/recommender.md has the table). A
 wish for what no column has is read if it is told. A limit against a list that was shown needs the right side alone.
@@ -20,7 +20,10 @@ REQUESTS = [json.loads(line) for line in Path(__file__).with_name("requests.json
 READER = wish_reader(embedded_catalog())
 COUNTRIES = {"united states": "usa", "united kingdom": "uk", "south korea": "korea"}  # as the catalog has them
 AGAINST = ("no ", "not ", "less ")
-LOW, HIGH = r"(?:since|after|at least|newer than|longer than) ", r"(?:until|before|at most|older than|shorter than) "
+LOW, HIGH = (
+    r"(?:since|after|at least|newer than|more recent than|longer than) ",
+    r"(?:until|before|at most|older than|shorter than) ",
+)
 SLACK = {"year": 1, "runtime": 10}
 
 
@@ -82,5 +85,5 @@ def test_most_wishes_are_read_rightly_and_few_are_silent():
     for request in REQUESTS:
         wishes = READER.read(request["messages"])
         counts.update(_read(label, wishes) for label in request["wishes"])
-    assert counts.total() == 185 and len(REQUESTS) == 60
-    assert counts["right"] >= 156 and counts["reversed"] <= 1 and counts["silent"] <= 8, counts
+    assert counts.total() == 746 and len(REQUESTS) == 210
+    assert counts["right"] >= 672 and counts["reversed"] == 0 and counts["silent"] <= 18, counts

@@ -66,6 +66,7 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
     """
     said, names = [token.word for token in tokens], words()["ordinals"].split()
     place = {name: number % 10 for number, name in enumerate(names)} | {"top": 0}
+    counts = {name: int(n) for name, n in NUMBERS.items() if n > 1} | {str(n): n for n in range(2, len(shown) + 1)}
     match said:
         case [_, "one" | "ones", *_] if tokens[0].kind == "value" and (said[1] == "one" or is_seen):
             items = {item for value in tokens[0].values for item in value.items}
@@ -94,10 +95,8 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
             not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
         ):
             return 1, shown
-        case ["the", "last", number, *_] if number in NUMBERS:
-            return 3, shown[-int(NUMBERS[number]) :]
-        case ["the", "first", number, *_] if number in NUMBERS and number not in ("one", "a", "an"):
-            return 3, shown[: int(NUMBERS[number])]
+        case ["the", "last" | "first" as end, number, *_] if number in counts:
+            return 3, shown[-counts[number] :] if end == "last" else shown[: counts[number]]
         case ["the", nth, "last", *_] if nth in place:
             return 3, shown[-place[nth] - 1 :][:1]
         case ["the", nth, "and" | "or", other, *_] if nth in place and other in place:

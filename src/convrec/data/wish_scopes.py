@@ -65,6 +65,10 @@ def polarities(tokens: list[Token]) -> list[Mark]:
             is_heading = token.word == ":" and scope and last is None and not gap  # "seen: Heat, Alien"
             if not is_answered and not is_heading and (token.word in ENDS or last is None or token.word not in ",/&"):
                 scope, last = "", None
+        elif cue == "behind.liked":
+            for mark in marks[-2:]:
+                if mark.polarity == "seen" and at - mark.at <= 2 * REACH:
+                    mark.polarity = "want"
         elif cue.startswith("behind."):
             # What it denies may stand behind it.
             is_verb = token.word.split()[-1] in _TAKING and token.word != "a no" and not is_end
@@ -82,7 +86,7 @@ def polarities(tokens: list[Token]) -> list[Mark]:
         ) and _behind(marks, tokens, at, cue if cue in ("only", "seen") else "deny"):
             scope = ""
         elif cue == "not" and is_end and (not behind or token.word in ("no", "not")):
-            if before in ("?", ":"):
+            if before in ("?", ":") or (token.word == "no" and marks and marks[-1].at == at - 1):
                 _behind(marks, tokens, at, "deny")
         elif cue in ("not", "against", "hated", "less", "again", "forget", "only", "seen", "neutral"):
             if (
@@ -98,7 +102,9 @@ def polarities(tokens: list[Token]) -> list[Mark]:
             ):
                 continue
             is_double = cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
-            if is_double:  # "do not hate", "not anything but"
+            if token.word == "without" and scope in ("deny", "neutral") and last is None:
+                scope = ""  # "no evening without a western"
+            elif is_double:  # "do not hate", "not anything but"
                 scope = "only" if token.word.startswith("anything") else "again"
             elif (
                 token.word == "not"
@@ -128,6 +134,7 @@ def polarities(tokens: list[Token]) -> list[Mark]:
                 last is not None
                 or scope in ("less", "seen", "only", "again")
                 or (cue == "ends" and (gap or token.word in ("but", "because")))
+                or (gap and token.word.startswith("that"))
             ):
                 scope, last = "", None
         elif scope and last is None and token.word not in fillers():
