@@ -6,6 +6,7 @@ from convrec.classical import evidence, scores
 from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import person_key
 from tests.rows import make_row
@@ -141,6 +142,17 @@ def test_preferred_wishes_are_counted_and_those_asked_for_weigh_more_the_fewer_i
     np.testing.assert_allclose(_dense(terms["asked"]), [[0.5, (1 + rare) / 2], *np.zeros((4, 2))], rtol=1e-6)
     np.testing.assert_array_equal(_dense(terms["wishes"]), [[0, 0], [0, 0], [0, 0], [1, 2], [0, 0]])
     assert not _dense(_evidence(_rows(), catalog).terms(rows[4:], kinds=("asked",))["asked"]).any()
+
+
+def test_what_is_asked_for_and_rare_comes_first_in_the_order_of_the_weights():
+    catalog = Catalog(
+        [Item(str(place), 1990, {"genres": "war", "star": f"Ann Lee{place % 3 * 'x'}"}) for place in range(6)]
+    )
+    asked = [make_row("a", [], "films with Ann Leex"), make_row("b", [], "I like Ann Leex"), make_row("c", [], "hello")]
+    evidence = _evidence([make_row("x", [("Film 0", 1990), ("Film 4", 1990)], "war")], catalog)
+    guide = Guidance(evidence, {"popularity": 1.0}, {})
+    first, liked, plain = (np.argsort(-row, kind="stable")[:3].tolist() for row in _dense(guide.total(asked)))
+    assert first == [4, 1, 0] and liked == plain == [0, 4, 1]
 
 
 def test_log_shares_of_the_best_are_above_that_of_the_next():

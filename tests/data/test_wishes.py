@@ -140,6 +140,15 @@ def test_what_changes_a_title_that_is_liked_is_kept_where_enough_items_fit_and_e
         assert left.all() and summary(found) == "preferred: comedy; like: Alien"
     left, found = apply(wishes, everything, 5, {"comedy": True}, or_fewer=True)
     assert left.sum() == 4 and "kept" in [wish.state for wish in found]
+    left, found = apply(_read("a movie with Meg Ryan, before 1990"), everything, 2)
+    assert summary(found) == "I understood: before 1990; dropped, because too few are left: Meg Ryan (0)"
+
+
+def test_one_person_is_kept_and_of_several_either_will_do():
+    found = {said: _read(said) for said in ("films by Ridley Scott", "films by Ridley Scott or Clint Eastwood")}
+    states = [[(wish.state, wish.is_soft, wish.is_asked) for wish in own] for own in found.values()]
+    assert states == [[("kept", True, True)], [("preferred", False, True), ("preferred", False, False)]]
+    assert [wish.is_soft for wish in _read("I like Tom Hanks")] == [False]
 
 
 def test_without_a_wish_another_that_it_dropped_may_apply():

@@ -40,6 +40,7 @@ from convrec.classical.stored import (
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
+from convrec.data.wishes import Wish
 from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -250,20 +251,27 @@ class Evidence:
             self._recents[month] = np.bincount(likes.indices, weights, likes.shape[1])
         return self._by_row(of_month, np.array([self._recents[month] for month in months.tolist()]))
 
+    def firsts(self, prompts: Sequence[Row]) -> Scores:
+        """Return how many of the wishes that are soft an item fits: where they are not kept, what fits comes first."""
+        return self._fitting(prompts, lambda wish: wish.is_soft and wish.state in ("kept", "preferred"))
+
     def _preferred(self, prompts: Sequence[Row], is_asked: bool) -> Scores:
+        def is_counted(wish: Wish) -> bool:  # where a soft wish is kept, all open items fit
+            return wish.is_asked == is_asked and (wish.state == "preferred" or (wish.is_soft and wish.state == "kept"))
+
+        return self._fitting(prompts, is_counted, is_asked)
+
+    def _fitting(self, prompts: Sequence[Row], is_counted: Callable[[Wish], bool], is_mean: bool = False) -> Scores:
         size = len(self.catalog)
         columns = dict[str, tuple[int, sparse.csr_array]]()  # by the text of a wish
         cells = dict[tuple[int, int], float]()
         for place, row in enumerate(prompts):
-            # Where a soft wish is kept, all open items fit.
-            wishes = [
-                w for w in wishes_of(row, self.catalog) if w.state == "preferred" or (w.is_soft and w.state == "kept")
-            ]
-            own = {w.text: w.fits for w in wishes if w.is_asked == is_asked and w.fits is not None}
+            wishes = filter(is_counted, wishes_of(row, self.catalog))
+            own = {wish.text: wish.fits for wish in wishes if wish.fits is not None}
             for text, fits in own.items():
                 if text not in columns:
                     columns[text] = len(columns), sparse.csr_array(fits[None].astype(np.float32))
-                weight = (1 + np.log(size / max(1, fits.sum()))) / len(own) if is_asked else 1.0
+                weight = (1 + np.log(size / max(1, fits.sum()))) / len(own) if is_mean else 1.0
                 cells[place, columns[text][0]] = weight
         fits_of = [fits for _, fits in columns.values()]
         table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits_of]).T.tocsr()

@@ -21,6 +21,7 @@ from convrec.classical.scores import Blocks, largest, row_blocks
 logger = logging.getLogger(__name__)
 
 _BEST = 200  # items of a prompt that the likelihood is among, and to which the net adds
+_FIRST = 20.0  # nats by which an item comes first
 _PENALTY = 1e-4  # of a squared weight
 _HELD_OUT = 4  # each fourth person, by a hash, is held out of the net's fit
 _LEAST_ERRORS = 3.0  # of the gain of these people, who choose the epoch, too
@@ -80,16 +81,28 @@ class Net(nn.Module):
 class Gated(Blocks):
     """The weighted sum of some kinds' scores, with what the net adds. All other items stay below its, in their order.
 
-    Shape: terms (B, C), in the order of the weights; those without a weight are needed only for the net.
+    What has a score in `firsts` comes before all others. Shape: terms and firsts (B, C), terms in the order of the
+    weights; those without a weight are needed only for the net.
     """
 
-    def __init__(self, terms: Mapping[str, Blocks], weights: Mapping[str, float], net: Net | None = None):
+    def __init__(
+        self,
+        terms: Mapping[str, Blocks],
+        weights: Mapping[str, float],
+        net: Net | None = None,
+        firsts: Blocks | None = None,
+    ):
+        self._firsts = firsts
         kinds = [kind for kind in weights if net or (kind in terms and weights[kind])] or list(terms)[:1]
         self._terms, self.shape = [terms[kind] for kind in kinds], terms[kinds[0]].shape
         self._weights, self._net = [weights.get(kind, 0.0) for kind in kinds], net
 
     @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
+        total = self._gated(rows)
+        return total if self._firsts is None else total.add_(self._firsts.block(rows), alpha=_FIRST)
+
+    def _gated(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         values = [term.block(rows) for term in self._terms]
         total = _weighted(values, self._weights)
         if self._net is None:

@@ -199,7 +199,7 @@ class Guidance:
         """Return log w of all items of the prompts, up to a constant. Shape: (B, C)."""
         kinds, evidence = list(filter(self.uses, EVIDENCE)) or EVIDENCE[:1], self.evidence
         terms = self.parts.terms(prompts, kinds) if training and self.parts else evidence.terms(prompts, kinds)
-        return Gated(terms, self.weights, self.net)
+        return Gated(terms, self.weights, self.net, evidence.firsts(prompts))
 
     def uses(self, kind: str) -> bool:
         """Return whether a kind of evidence has a weight for some prompts."""

@@ -44,6 +44,7 @@ LONGEST_READ = 10_000  # last characters of a conversation that are read
 _MOST_WISHES = 50  # of a conversation; the last ones count
 _MOST_UNUSED = 20  # phrases of a message that are told
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
+_RARE, _RARE_SHARE = 24, 0.05  # items, and their share, of a value that is as particular as a person
 _NEAR = 8  # tokens around a limit that say what it is of
 _ADDING = {"also", "additionally", "another", "more"}  # to what was asked for before
 _TIES = {"by", "with", "starring", "featuring", "from", "in"}  # before a value that items are to have
@@ -190,9 +191,9 @@ class WishReader:
         elif polarity in ("again", "forget", "want", "welcome"):
             value, is_back = token.values[0], polarity in ("again", "forget")
             is_asked = polarity == "welcome" or _is_asked(tokens, at)
-            is_soft = _changes_a_title(tokens, at) or (
-                is_asked and stem(fold(value.column)) in PEOPLE | PLACES and _is_for_an_item(tokens, at)
-            )
+            is_rare = fits.sum() <= min(_RARE, _RARE_SHARE * len(fits))
+            is_particular = is_rare or stem(fold(value.column)) in PEOPLE | PLACES
+            is_soft = _changes_a_title(tokens, at) or (is_asked and is_particular and _is_for_an_item(tokens, at))
             if polarity == "again" or (is_asked and not is_back):
                 yield ("against", fold(value.text)), None
             if polarity in ("again", "welcome"):
@@ -409,7 +410,8 @@ def _is_for_an_item(tokens: list[Token], at: int) -> bool:
     if any(token.word in _LIKING for token in tokens[start:at]):
         return False
     is_named = behind is not None and (behind.word in nouns() or behind.kind == "value")
-    return is_named or (at > 0 and tokens[at - 1].word in _TIES)
+    is_alone = at == start and (behind is None or behind.kind == "sign" or behind.word in _TIES | {"please", "about"})
+    return is_named or is_alone or tokens[at - 1].word in _TIES | ARTICLES | {"any", "good"}
 
 
 def _changes_a_title(tokens: list[Token], at: int) -> bool:

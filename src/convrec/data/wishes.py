@@ -18,7 +18,8 @@ class Wish:
     left; `removed`, by the user; `tried`, words that no column has, but texts of items do, so that evidence reads them;
     or `unknown`, not used. `left` is how many items are left otherwise: with a wish that is dropped, and without one
     that is kept, where this makes a list that is too short longer; else None. A wish that `is_soft` becomes preferred
-    where it would make the list too short. One that `is_asked` is for a value in so many words, not only mentioned.
+    where it would make the list too short, and what fits comes first; where nothing fits, it is dropped. One that
+    `is_asked` is for a value in so many words, not only mentioned.
     Shape: fits (C,), booleans; None if named or unknown.
     """
 
@@ -58,7 +59,7 @@ def apply(
     least = {at: 1 if or_fewer and not found[at].is_soft else length for at in order}
     left, dropped = _narrowed(is_open, fitting, least)
     for at, count in dropped.items():
-        is_soft = found[at].is_soft
+        is_soft = found[at].is_soft and count > 0
         found[at] = replace(found[at], state="preferred" if is_soft else "dropped", left=None if is_soft else count)
     if left.sum() < length:
         for at in fitting.keys() - dropped.keys():
