@@ -14,7 +14,7 @@ from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
 from convrec.data.titles import fold, normalise_text, title_and_year
-from convrec.data.wish_reader import start_of, wish_reader
+from convrec.data.wish_reader import start_of
 from convrec.data.wishes import State, Wish
 from convrec.generation.engine import TokenIds
 from convrec.generation.line_tokens import keep_up
@@ -24,6 +24,7 @@ from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import Guide, ListRequest, catalog_trie
 from convrec.project.errors import InputError
 from convrec.project.text import is_clean
+from convrec.service.chat_reader import ChatReader, make_reader
 from convrec.service.reasons import Reasons
 
 Messages = list[dict[str, str]]
@@ -87,7 +88,7 @@ class Translator:
     ):
         """Raise `InputError` if the tokenizer cannot write an item of the catalog."""
         self.catalog, self.noun, self._recommend_seen = catalog, settings.items, settings.recommend_seen
-        self.wishes = wish_reader(catalog)
+        self.wishes = make_reader(catalog)
         self.mentions = self.wishes.mentions
         self.reasons = Reasons(catalog, self.mentions)
         self.trie = catalog_trie(catalog, tokenizer)
@@ -142,6 +143,16 @@ class Translator:
         understood = [[self._told(wish, states.get(wish.state, wish.state)) for wish in own] for own in understood]
         parts = zip(turns, prompts, requests, understood, strict=True)
         return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
+
+    @property
+    def reads_slowly(self) -> bool:
+        """Whether a chat model reads the wishes, so that `fetch` should come before `prepare`."""
+        return isinstance(self.wishes, ChatReader)
+
+    def fetch(self, conversation: Conversation) -> None:
+        """Read the wishes of a conversation, so that `prepare` has them at once."""
+        messages = shown_messages(conversation)
+        self.wishes.read(messages[start_of(messages) :])
 
     def _told(self, wish: Wish, state: State) -> Wish:
         """Return a wish as users are told of it: what is not used may be a misspelt name."""
