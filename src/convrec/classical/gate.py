@@ -21,7 +21,7 @@ from convrec.classical.scores import Blocks, largest, row_blocks
 logger = logging.getLogger(__name__)
 
 _BEST = 200  # items of a prompt that the likelihood is among, and to which the net adds
-_FIRST = 20.0  # nats by which an item comes first
+_FIRST = 8.0  # nats by which an item comes first
 _PENALTY = 1e-4  # of a squared weight
 _HELD_OUT = 4  # each fourth person, by a hash, is held out of the net's fit
 _LEAST_ERRORS = 3.0  # of the gain of these people, who choose the epoch, too
