@@ -97,7 +97,7 @@ def test_a_list_keeps_the_wishes_of_its_conversation_and_tells_them():
 
 def test_a_preferred_wish_guides_a_list_unless_it_is_removed_and_fills_it_if_it_is_to_be_kept():
     evidence = Evidence.fit([make_row("a", [("Up", None)], "hi")], CATALOG, TfidfEmbedder, neighbours=1, kept=15)
-    recommender = make_recommender(guide=Guidance(evidence, {"wishes": 90.0}, {}))
+    recommender = make_recommender(guide=Guidance(evidence, {"asked": 30.0}, {}))
     crimes = {str(item) for item in CATALOG.items if "crime" in item.metadata.get("genres", "")}
     count = len(crimes)
     answer = recommender.recommend("crime please", count)
