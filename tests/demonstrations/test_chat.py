@@ -162,10 +162,9 @@ def test_a_budget_is_exceeded_by_the_calls_in_flight_at_most(connect):
 
 
 @pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, dripping, truncated])
-def test_passing_faults_are_retried(connect, monkeypatch, fault):
-    monkeypatch.setattr(chat, "TIMEOUT_SECONDS", 0.5 if fault in (HANG, dripping) else 10.0)
+def test_passing_faults_are_retried(connect, fault):
     with ChatServer([answered, fault]) as server:
-        client = connect(server, max_concurrency=1)
+        client = connect(server, max_concurrency=1, seconds=0.5 if fault in (HANG, dripping) else 10.0)
         start = time.monotonic()
         assert client.ask(ASKED_FOR[:3], "judge") == ANSWERS[:3]
         assert server.prompts == [ASKED_FOR[0], ASKED_FOR[1], ASKED_FOR[1], ASKED_FOR[2]], "only what failed"
@@ -194,9 +193,8 @@ def test_a_refused_prompt_or_an_unusable_answer_fails_alone_and_is_asked_again_i
 @pytest.mark.parametrize("status", [200, 400])
 def test_an_answer_is_read_up_to_a_limit(connect, monkeypatch, caplog, status):
     monkeypatch.setattr(chat, "MAX_BODY", 1000)
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
     with ChatServer([Reply(b" " * 1001, status=status)]) as server:
-        client = connect(server, max_failed=1.0, max_concurrency=1)
+        client = connect(server, max_failed=1.0, max_concurrency=1, max_retries=0)
         assert client.ask(ASKED_FOR[:2], "judge") == [None, ANSWERS[1]]
     assert "the answer has more than 1,000 bytes" in caplog.text
 
@@ -218,14 +216,13 @@ def test_a_redirect_takes_no_prompt_elsewhere(connect, status):
         assert len(server.asked) == 1 and not other.asked
 
 
-def test_an_unreachable_server_fails_the_prompts_and_is_named(connect, monkeypatch):
-    monkeypatch.setattr(chat, "MAX_RETRIES", 0)
+def test_an_unreachable_server_fails_the_prompts_and_is_named(connect):
     with ChatServer() as server:
         url = server.url
-    client = connect(SimpleNamespace(url=url), max_failed=1.0)
+    client = connect(SimpleNamespace(url=url), max_failed=1.0, max_retries=0)
     assert client.ask(ASKED_FOR[:2], "judge") == [None, None]
     with pytest.raises(InputError, match="max_failed = 0.0 allows; the last fault was Connection error. .All connect"):
-        connect(SimpleNamespace(url=url)).ask(ASKED_FOR, "judge")
+        connect(SimpleNamespace(url=url), max_retries=0).ask(ASKED_FOR, "judge")
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

@@ -192,9 +192,9 @@ class Evidence:
         - `encoder`: the log-probability by the words and the named items (see `Encoder`).
         - `wishes`: how many of the conversation's wishes that are preferred, not kept, an item fits; without those that
           are asked for in so many words.
-        - `asked`: the mean of 1 + log(C / n) over these, each of which n items fit, 0 where an item does not fit: who
-          asks for what is rare, or for one thing, means it. Wishes are read from the messages, unless the prompt has
-          them as `wishes`.
+        - `asked`: the mean of 1 + log(C / n) over these, each of which n items fit, 0 where an item does not fit. So
+          what is rare, or the only thing that is asked for, counts most. Wishes are read from the messages, unless the
+          prompt has them as `wishes`.
         """
         if not prompts:
             return {kind: sparse_scores(sparse.csr_array((0, len(self.catalog)), dtype=np.float32)) for kind in kinds}

@@ -81,8 +81,8 @@ class Net(nn.Module):
 class Gated(Blocks):
     """The weighted sum of some kinds' scores, with what the net adds. All other items stay below its, in their order.
 
-    What has a score in `firsts` comes before all others. Shape: terms and firsts (B, C), terms in the order of the
-    weights; those without a weight are needed only for the net.
+    A score of 1 in `firsts` adds 8 nats, by which an item comes first. Shape: terms and firsts (B, C), terms in the
+    order of the weights; those without a weight are needed only for the net.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ _NAMES = re.compile(  # titles that the catalog lacks
     r"(?<=[\w,:] )(?:No|Not|Without|Nothing|Anything|Everything|Never|Enough|Only|Except|Free|Tired|Hate|Avoid|Skip)"
     rf"(?: {_TITLE_WORDS})* [A-Z][\w'-]*|\"{_TITLE_WORDS}(?:[ :,]+{_TITLE_WORDS})+\""
 )
-_REWRITTEN = [  # contractions, and what stands for a limit
+_REWRITTEN = [  # contractions, and what stands for a limit or for two values
     (re.compile(pattern), other)
     for pattern, other in (
         (r"\b(?:lol|lmao|haha(?:ha)*|thx|xd)\b", ""),
@@ -50,9 +50,9 @@ _REWRITTEN = [  # contractions, and what stands for a limit
         (r"\b(it|that|there|he|she|who|what)'s\b", r"\1 is"),
         (r"(?<=[a-z])'s\b", ""),
         (r"\b(?:for|with) (?:an? |my |our |the |two )?[2-9][- ]y(?:ea)?rs?[- ]olds?\b(?! [a-z])", "only kids"),
-        (r"\b(?:the )?(?:last|previous|20th|twentieth) century\b", "1900 to 1999"),
-        (r"(?<!no )(?<!not )\blive[- ]action\b", "no animation"),
-        (r"\brom[- ]?com(s?)\b", "romance comedy"),
+        (r"\bw/o\b", "without"),
+        (r"\b(?:the )?(?:last|previous|20th|twentieth) century\b(?! fox| studios| women)", "1900 to 1999"),
+        (r"\brom[- ]?coms?\b", "romance comedy"),
         (r"\b(?:this|21st|the current|twenty[- ]first) century\b", f"<y2000-{FOREVER}>"),
     )
 ]
@@ -90,7 +90,7 @@ _TITLED = {
     "hated",
     "finished",
 } | {"than", "done", "after", "did", "rewatched", "vein of"}  # before a title in small letters
-_BEFORE_NAMES = {"with", "by", "starring", "featuring", "love", "loves", "no"}  # before a first name alone
+_BEFORE_NAMES = {"with", "by", "starring", "featuring"}  # before a first name alone
 _TITLED_ON = {",", "and", "or", "the", "a", "&", "/"}  # between titles in small letters
 _TOKEN = re.compile(rf"[\ue000-\uf8fe]|{_NAME}|<[yn][^>]*>|{_WORD}|[^\w\s]")
 
@@ -207,12 +207,10 @@ class Marker:
         others = [key for key, own in self.spelt.items() if any(stem(fold(one.column)) not in PEOPLE for one in own)]
         self._common = plain_words().union(*others, *(words_of(item.title) for item in catalog.items))
         self._add_words()
-        self._titles: dict[Key, Value] = {}  # by their words, and by those before and behind a colon
+        self._titles: dict[Key, Value] = {}  # by their words, and by those before a colon
         for index, item in enumerate(catalog.items):
-            before, _, behind = item.title.partition(":")
-            parts = {item.title: item.title, before: before} | ({behind: item.title} if " " in behind.strip() else {})
-            for part, title in parts.items():
-                self._titles.setdefault(words_of(ARTICLE.sub("", part.strip())), Value(title, [])).items.append(index)
+            for title in dict.fromkeys((item.title, item.title.partition(":")[0])):
+                self._titles.setdefault(words_of(ARTICLE.sub("", title)), Value(title, [])).items.append(index)
         self._starts = self._starts_of_titles()
         self._sizes: dict[str, list[int]] = {}  # of values and titles in words, by the first word
         for size, first in sorted(
@@ -239,16 +237,20 @@ class Marker:
                     if len(key) > 1 and stem(fold(name)) in PEOPLE:
                         last = _surname(value.text)
                         self._surnames[last] = key if self._surnames.get(last, key) == key else None
-                        first = key[0]
+                        first = without_accents(value.text.split()[0]).casefold()
                         self._known_by_first[first] = key if self._known_by_first.get(first, key) == key else None
 
     def _starts_of_titles(self) -> dict[Key, Value]:
-        """Return the titles by their first two words, as people shorten them, where these mean no other title."""
-        said: dict[Key, list[Value]] = {}
-        for key, title in self._titles.items():
-            if len(key) > 2 and not plain_words() >= set(key[:2]):
-                said.setdefault(key[:2], []).append(title)
-        return {start: own[0] for start, own in said.items() if len({id(one) for one in own}) == 1}
+        """Return items by the first two words of their title, or those behind its colon, where these mean no other."""
+        said: dict[Key, list[int]] = {}
+        for index, item in enumerate(self.catalog.items):
+            _, _, behind = item.title.partition(":")
+            start, end = words_of(ARTICLE.sub("", item.title))[:2], words_of(ARTICLE.sub("", behind.strip()))
+            keys = {start} if plain_words().isdisjoint(start) else set()
+            for key in keys | ({end} if not plain_words() >= set(end) else set()):
+                if len(key) > 1 and key not in self._titles:
+                    said.setdefault(key, []).append(index)
+        return {key: Value(self.catalog.items[own[0]].title, own) for key, own in said.items() if len(own) == 1}
 
     def _add_words(self) -> None:
         for name in ("same", "narrower"):
@@ -307,10 +309,8 @@ class Marker:
         )
         title = re.findall(_WORD, text[start:end])
         names = ([*title, *behind[:1]], [*title, *behind[:2]], [*before, *title])
-        return any(
-            len(name) > len(title) and self._surnames.get(_surname(name[-1])) == words_of(" ".join(name))
-            for name in names
-        )
+        found = [self.spelt.get(words_of(" ".join(name)), []) for name in names if len(name) > len(title)]
+        return any(stem(fold(value.column)) in PEOPLE for own in found for value in own)
 
     def _marked(self, found: list[Token], capitals: set[str], shown: Collection[str]) -> Iterator[Token]:
         """Yield the tokens with values, titles in small letters, surnames and cues in place of their words."""
@@ -326,18 +326,21 @@ class Marker:
                 title = None if plain_words().issuperset(key) else self._titles.get(key)
                 if is_titled and title is None and key not in self.spelt:
                     title = self._starts.get(key)
-                if title and (is_titled or title.text in shown or (own > 1 and key not in self.spelt)):
+                is_plain = key not in self.spelt and (own > 1 or (title is not None and title.text in shown))
+                if title and (is_titled or is_plain):
                     token, size = Token(title.text, "", "title", "", [title]), own
                     break
                 if key in self.spelt:
                     token, size = Token(" ".join(said[at : at + own]), "", "value", "", self.spelt[key]), own
                     break
-            first = self._known_by_first.get(said[at]) if at and said[at - 1] in _BEFORE_NAMES else None
+            is_first = at and said[at - 1] in _BEFORE_NAMES and stems[at] not in plain_words()
+            is_last = at + 1 == len(found) or found[at + 1].kind == "sign" or said[at + 1] in ("and", "or")
+            first = self._known_by_first.get(said[at]) if is_first and is_last else None
             name, behind = self._surnames.get(said[at]) or first, said[at + 1] if at + 1 < len(found) else ""
             is_rare = (
                 len(said[at]) >= _LEAST_SURNAME
                 and stems[at] not in self._common
-                and (first is not None or stems[at] not in self._known_by_first)
+                and (first is not None or said[at] not in self._known_by_first)
                 and said[at] not in single("no_surname")
             )
             if token is found[at] and name and (is_rare or said[at] in capitals) and behind not in capitals:

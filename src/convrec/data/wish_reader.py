@@ -86,7 +86,7 @@ class WishReader:
                 named += titles
                 tokens = resolved(self._marker, tokens, shown, named)
                 wishes = _after(wishes, list(self._of_message(tokens, shown, named)))
-        return [_alone(wish, key, wishes) for key, wish in wishes.items()][-_MOST_WISHES:]
+        return list(wishes.values())[-_MOST_WISHES:]
 
     def near(self, words: str) -> str:
         """Return the title or the value of the catalog that misspelt words may mean, else an empty text."""
@@ -107,7 +107,7 @@ class WishReader:
 
     def still_chosen(self, choices: Mapping[str, bool], message: Mapping[str, str]) -> dict[str, bool]:
         """Return the choices (see `apply`) that hold after a later message of the user: not those that it states."""
-        stated = {wish.text for wish in self.read([message])} if choices else set()
+        stated = {wish.text for wish in WishReader.read(self, [message])} if choices else set()
         return {text: is_kept for text, is_kept in choices.items() if text not in stated}
 
     def _of_message(self, tokens: list[Token], shown: list[Value], named: list[Value]) -> Events:
@@ -191,9 +191,9 @@ class WishReader:
         elif polarity in ("again", "forget", "want", "welcome"):
             value, is_back = token.values[0], polarity in ("again", "forget")
             is_asked = polarity == "welcome" or _is_asked(tokens, at)
-            is_rare = fits.sum() <= min(_RARE, _RARE_SHARE * len(fits))
-            is_particular = is_rare or stem(fold(value.column)) in PEOPLE | PLACES
-            is_soft = _changes_a_title(tokens, at) or (is_asked and is_particular and _is_for_an_item(tokens, at))
+            is_soft = _changes_a_title(tokens, at) or (
+                is_asked and is_particular(value.column, fits) and _is_for_an_item(tokens, at)
+            )
             if polarity == "again" or (is_asked and not is_back):
                 yield ("against", fold(value.text)), None
             if polarity in ("again", "welcome"):
@@ -278,7 +278,8 @@ class WishReader:
         limits = column[[item for value in others for item in value.items]]
         limits = limits[~np.isnan(limits)]
         if len(limits):
-            limit, is_kept = float(np.median(limits)), is_than or len(others) > 1 or _changes_a_title(tokens, at)
+            of = np.median if unit != "year" else np.max if is_more else np.min  # newer than all of them
+            limit, is_kept = float(of(limits)), is_than or len(others) > 1 or _changes_a_title(tokens, at)
             fits = ((column > limit if is_more else column < limit) != is_denied) & ~np.isnan(column)
             text = f"{negation}{said} than {others[0].text if len(others) == 1 else f'{limit:.0f}{name}'}"
             side = ("low" if is_least else "high") if is_kept else "loose"
@@ -344,13 +345,6 @@ def _after(wishes: dict[Key, Wish], events: list[tuple[Key, Wish | None]]) -> di
     return wishes
 
 
-def _alone(wish: Wish, key: Key, wishes: Mapping[Key, Wish]) -> Wish:
-    """Return a wish, as preferred where it is soft and one of several people or places: either of them will do."""
-    group = next((own for own in (PEOPLE, PLACES) if wish.is_soft and stem(fold(key[1])) in own), None)
-    others = [own for own in wishes if own[0] in ("asked", "mentioned") and stem(fold(own[1])) in (group or ())]
-    return replace(wish, state="preferred", is_soft=False) if len(others) > 1 else wish
-
-
 def _is_span(mark: Mark) -> bool:
     """Return whether a mark is of years that are wanted, from one to another."""
     token = mark.token
@@ -386,9 +380,18 @@ def _is_attached(tokens: list[Token], at: int) -> bool:
     return is_listed or before.kind in ("value", "limit") or before.word in nouns() | ARTICLES | {"ones"}
 
 
+def is_particular(column: str, fits: np.ndarray) -> bool:
+    """Return whether who asks for a value means it: a person, a place, or a value that few items have."""
+    is_rare = fits.sum() <= min(_RARE, _RARE_SHARE * len(fits))
+    return bool(is_rare) or stem(fold(column)) in PEOPLE | PLACES
+
+
 def _is_asked(tokens: list[Token], at: int) -> bool:
     """Return whether a value is asked for in so many words, begins its sentence, or is tied to a word for an item."""
-    if at > 1 and tokens[at - 1].word in _TIES and tokens[at - 2].word in nouns():
+    first = at  # of the values that are listed
+    while first > 1 and tokens[first - 1].word in ("or", "and", ",", "/") and tokens[first - 2].kind == "value":
+        first -= 2
+    if first > 1 and tokens[first - 1].word in _TIES and tokens[first - 2].word in nouns():
         return True
     for place in range(at - 1, max(-1, at - 7), -1):
         token = tokens[place]
@@ -402,16 +405,22 @@ def _is_asked(tokens: list[Token], at: int) -> bool:
 
 
 def _is_for_an_item(tokens: list[Token], at: int) -> bool:
-    """Return whether a value says what items are to be like, as in "French films" or "with Tom Hanks"."""
+    """Return whether a value says what items are to be like, as in "French films" or "with Tom Hanks".
+
+    Where another one will do, as in "French or Italian", none is.
+    """
     behind = tokens[at + 1] if at + 1 < len(tokens) else None
-    start = at
+    start, end = at, at
     while start and tokens[start - 1].kind != "sign":
         start -= 1
-    if any(token.word in _LIKING for token in tokens[start:at]):
+    while end < len(tokens) and tokens[end].word not in ENDS:
+        end += 1
+    is_either = any(token.word == "or" for token in tokens[max(0, at - _NEAR) : min(end, at + _NEAR)])
+    if is_either or any(token.word in _LIKING for token in tokens[start:at]):
         return False
     is_named = behind is not None and (behind.word in nouns() or behind.kind == "value")
     is_alone = at == start and (behind is None or behind.kind == "sign" or behind.word in _TIES | {"please", "about"})
-    return is_named or is_alone or tokens[at - 1].word in _TIES | ARTICLES | {"any", "good"}
+    return is_named or is_alone or at > start and tokens[at - 1].word in _TIES | ARTICLES | {"any", "good"}
 
 
 def _changes_a_title(tokens: list[Token], at: int) -> bool:

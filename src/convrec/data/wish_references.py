@@ -16,6 +16,7 @@ _COUNTED = {"seen", "number", "not", "like", "and", "or", ",", "into", "except",
     "skip",
 }
 _COUNTED_ON = {"and", "or", "already", "before", "but", "please"}
+_TIMES = {"time", "night", "week", "weekend", "month", "year", "day", "half", "thing"}
 _SAME = {"star": {"star", "actor", "cast"}, "actor": {"star", "actor", "cast"}, "actress": {"star", "actor", "cast"}}
 
 
@@ -50,6 +51,21 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
     return found
 
 
+def _is_time(behind: Sequence[str]) -> bool:
+    """Return whether what stands behind an ordinal is no item, as in "the last three weeks"."""
+    return bool(behind) and stem(behind[0]) in (
+        "time",
+        "night",
+        "week",
+        "weekend",
+        "month",
+        "year",
+        "day",
+        "half",
+        "thing",
+    )
+
+
 def _same(catalog: Catalog, tokens: list[Token], named: list[Value]) -> tuple[list[str], str]:
     """Return the people of the title that was named last, as in "the same director", and their column."""
     if len(tokens) < 2 or tokens[0].word not in ("same", "that") or not named or not named[-1].items:
@@ -65,26 +81,29 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
     What was seen of them points at them as well, as in "I have seen the French ones"; "no French ones" is a value.
     """
     said, names = [token.word for token in tokens], words()["ordinals"].split()
-    place = {name: number % 10 for number, name in enumerate(names)} | {"top": 0}
-    counts = {name: int(n) for name, n in NUMBERS.items() if n > 1} | {str(n): n for n in range(2, len(shown) + 1)}
+    place = {name: number % 10 for number, name in enumerate(names)}
+    written = {name: int(n) for name, n in NUMBERS.items() if name not in ("a", "an", "hour")}
+    counted = written | {str(number): number for number in range(1, len(shown) + 1)}
     match said:
         case [_, "one" | "ones", *_] if tokens[0].kind == "value" and (said[1] == "one" or is_seen):
             items = {item for value in tokens[0].values for item in value.items}
             return 2, [value for value in shown if items & set(value.items)]
-        case ["number", number, *_] if 0 < int(NUMBERS.get(number, number if number.isdecimal() else 0)) <= len(shown):
-            return 2, [shown[int(NUMBERS.get(number, number)) - 1]]
+        case ["number", number, *_] if 0 < counted.get(number, 0) <= len(shown):
+            return 2, [shown[counted[number] - 1]]
+        case ["the", "top", "one", *_]:
+            return 3, shown[:1]
         case [nth, "and" | "or", other, *_] if nth in place and other in place:
             return 3, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
-        case [nth, "one" | "is" | "was" as behind, *_] if nth in place and before != "the":
+        case [nth, "one" | "is" | "was" as behind, *_] if nth in place and before not in ("the", "my", "your", "at"):
             return 2 if behind == "one" else 1, shown[place[nth] :][:1]
         case [number, *rest] if (
-            number.isdecimal()
-            and 0 < int(number) <= len(shown)
+            number in counted
+            and number.isdecimal()
             and before.split()[-1:]
             and before.split()[-1] in _COUNTED
             and (not rest or rest[0] in _COUNTED_ON or not rest[0].isalnum())
         ):
-            return 1, [shown[int(number) - 1]]
+            return 1, [shown[counted[number] - 1]]
         case ["all", "of", "them" | "those" | "these" | "em", *_] | ["every", "single", "one", *_]:
             return 3, shown
         case ["everything", "here" | "there" | "above", *_]:
@@ -95,18 +114,14 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
             not rest or not rest[0].isalnum() or rest[0] in ("already", "all", "please", "ones", "and")
         ):
             return 1, shown
-        case ["the", "last" | "first" as end, number, *_] if number in counts:
-            return 3, shown[-counts[number] :] if end == "last" else shown[: counts[number]]
+        case ["the", nth, *rest] if (nth in place or nth == "last") and (_is_time(rest) or _is_time(rest[1:])):
+            return 1, []
+        case ["the", "last" | "first" as end, number, *_] if counted.get(number, 0) > 1:
+            return 3, shown[-counted[number] :] if end == "last" else shown[: counted[number]]
         case ["the", nth, "last", *_] if nth in place:
             return 3, shown[-place[nth] - 1 :][:1]
         case ["the", nth, "and" | "or", other, *_] if nth in place and other in place:
             return 4, [shown[at] for at in (place[nth], place[other]) if at < len(shown)]
-        case ["the", nth, *rest] if (
-            (nth in place or nth == "last")
-            and rest[:1]
-            and rest[0] in ("time", "night", "week", "weekend", "year", "day", "half", "thing")
-        ):
-            return 1, []
         case ["the", nth, *rest] if nth in place or nth == "last":
             return 3 if rest and rest[0] in nouns() else 2, shown[-1:] if nth == "last" else shown[place[nth] :][:1]
     return 1, []

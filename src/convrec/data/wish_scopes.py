@@ -67,7 +67,7 @@ def polarities(tokens: list[Token]) -> list[Mark]:
                 scope, last = "", None
         elif cue == "behind.liked":
             for mark in marks[-2:]:
-                if mark.polarity == "seen" and at - mark.at <= 2 * REACH:
+                if mark.polarity == "seen" and at - mark.at <= 2 * REACH and scope in ("", "seen"):
                     mark.polarity = "want"
         elif cue.startswith("behind."):
             # What it denies may stand behind it.
@@ -118,7 +118,8 @@ def polarities(tokens: list[Token]) -> list[Mark]:
                 scope = "doubt" if cue in ("not", "against") and before in single("doubtful") else _SCOPES.get(cue, cue)
             last, gap = None, 0
         elif cue == "ditto":
-            scope, last, gap = marks[-1].polarity if marks and marks[-1].polarity in DENIED else "", None, 0
+            is_same = bool(marks) and before != "the" and marks[-1].polarity in DENIED | {"less", "seen"}
+            scope, last, gap = marks[-1].polarity if is_same else "", None, 0
         elif cue == "aside":
             scope, last = "", None
         elif (

@@ -142,6 +142,8 @@ class ChatClient:
     max_concurrency: int
     max_failed: float
     token_budget: int | None
+    seconds: float = TIMEOUT_SECONDS
+    max_retries: int = MAX_RETRIES
 
     def __post_init__(self) -> None:
         self._key = os.environ.get("OPENAI_API_KEY", "").strip()
@@ -230,16 +232,18 @@ class ChatClient:
                 ask.tally.update(calls=1, **took)
                 ask.take(prompt, answer)
 
-        options: dict[str, Any] = {"max_retries": MAX_RETRIES, "timeout": TIMEOUT_SECONDS, "base_url": self.base_url}
+        options: dict[str, Any] = {"max_retries": self.max_retries, "timeout": self.seconds, "base_url": self.base_url}
         options["default_headers"] = {"Accept-Encoding": "identity"}
+
+        seconds = self.seconds
 
         class Client(openai.DefaultAsyncHttpxClient):  # type: ignore[misc]
             async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
                 try:
-                    async with asyncio.timeout(TIMEOUT_SECONDS):  # the client's own limit begins anew at each byte
+                    async with asyncio.timeout(seconds):  # the client's own limit begins anew at each byte
                         return await super().send(request, **options)
                 except TimeoutError:
-                    raise httpx2.ReadTimeout(f"no whole answer within {TIMEOUT_SECONDS:g} s") from None
+                    raise httpx2.ReadTimeout(f"no whole answer within {seconds:g} s") from None
 
         # A redirect would send the prompts to a place that the user has not named.
         options["http_client"] = Client(follow_redirects=False, event_hooks={"response": [_bound]})
