@@ -153,11 +153,8 @@ class Translator:
         """Return a wish as users are told of it: what is not used may be a misspelt name."""
         used = set(filter(guide.uses, EVIDENCE)) if isinstance(guide, Guidance) else set()
         state: State = wish.state
-        if (
-            state == "preferred"
-            and ("asked" if wish.is_asked else "wishes") not in used
-            and not (used and wish.is_soft)
-        ):
+        has_weight = ("asked" if wish.is_asked else "wishes") in used or bool(used and wish.is_soft)
+        if state == "preferred" and not has_weight:
             state = "unweighted"
         if state == "tried" and "words" not in used:
             state = "unknown"
