@@ -36,7 +36,8 @@ def _is_limit(label: dict[str, Any], text: str) -> bool:
         return False
     wanted, stated = (list(map(int, re.findall(r"\d+", said))) for said in (what, text))
     is_near = all(any(abs(one - two) <= SLACK[column] for two in stated) for one in wanted)
-    return is_relative or (is_near and ("minutes" in text) == (column == "runtime"))
+    is_time = "minutes" in text or bool(re.search(r"\b(?:longer|shorter) than", text))
+    return (is_relative or is_near) and is_time == (column == "runtime")
 
 
 def _read(label: dict[str, Any], wishes: list[Wish]) -> str:

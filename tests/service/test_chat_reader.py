@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from convrec.data.catalog import Catalog, Item
+from convrec.project.errors import InputError
 from convrec.service import chat_reader
 from convrec.service.chat_reader import MODEL, URL, ChatReader, make_reader
 from tests.demonstrations.chat_server import BROKEN_JSON, HANG, ChatServer, completion, error, sent
@@ -74,12 +75,25 @@ def test_the_built_in_reader_reads_what_the_model_does_not(fault, monkeypatch, c
     assert [wish.text for wish in found] == ["no horror"] and "the built-in reader reads instead" in caplog.text
 
 
-def test_an_answer_that_is_late_is_not_waited_for(monkeypatch):
+def test_an_answer_that_is_late_is_not_waited_for_and_the_model_rests(monkeypatch):
     monkeypatch.setattr(chat_reader, "SECONDS", 0.2)
+    late, other = ([{"role": "user", "content": text}] for text in ("no horror", "no comedy"))
     with ChatServer([HANG]) as server:
         reader, start = _reader(server, monkeypatch), time.monotonic()
-        found = reader.read([{"role": "user", "content": "no horror"}])
-        assert [wish.text for wish in found] == ["no horror"] and time.monotonic() - start < 10
+        assert [wish.text for read in (late, late, other) for wish in reader.read(read)] == [
+            "no horror", "no horror", "no comedy",
+        ]  # fmt: skip
+        assert time.monotonic() - start < 4 and len(server.asked) == 1
+
+
+def test_a_key_or_an_endpoint_is_needed(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv(URL, raising=False)
+    monkeypatch.setenv(MODEL, "some-model")
+    with pytest.raises(
+        InputError, match="OPENAI_API_KEY has no key; export it, or name an endpoint in CONVREC_WISHES_URL"
+    ):
+        make_reader(CATALOG)
 
 
 def test_without_a_model_the_built_in_reader_reads(monkeypatch):

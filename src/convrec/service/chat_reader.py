@@ -4,8 +4,9 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import transcript
 from convrec.data.titles import fold, title_and_year
 from convrec.data.wish_marks import MINUTES, Value, stem, words_of
-from convrec.data.wish_reader import LONGEST_READ, WishReader, wish_reader
+from convrec.data.wish_reader import LONGEST_READ, WishReader, is_particular, wish_reader
 from convrec.data.wishes import Wish
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import ChatClient
@@ -24,7 +25,8 @@ from convrec.project.errors import InputError
 logger = logging.getLogger(__name__)
 
 MODEL, URL = "CONVREC_WISHES_MODEL", "CONVREC_WISHES_URL"
-SECONDS = 8.0  # for an answer; it is kept if it comes later
+SECONDS = 8.0  # for an answer
+_PAUSE = 60.0  # seconds after a failure, in which the built-in reader reads at once
 _VALUES = 60  # of a column that the model is told, the most frequent ones
 _KEPT = 1000  # answers in memory
 _LONGEST_ANSWER, _AT_ONCE, _MOST = 1000, 16, 50
@@ -74,15 +76,16 @@ class ChatReader(WishReader):
     """
 
     def __init__(self, catalog: Catalog, model: str, base_url: str | None):
-        """Raise `InputError` where the endpoint needs a key and OPENAI_API_KEY has none."""
+        """Raise `InputError` where no endpoint is named and OPENAI_API_KEY has no key for the default one."""
         super().__init__(catalog)
+        if base_url is None and not os.environ.get("OPENAI_API_KEY", "").strip():
+            raise InputError(f"{MODEL} = {model}: OPENAI_API_KEY has no key; export it, or name an endpoint in {URL}")
         self._options: dict[str, Any] = {
             "model": model, "base_url": base_url, "temperature": 0.0, "max_completion_tokens": _LONGEST_ANSWER,
-            "max_concurrency": 1, "max_failed": 1.0, "token_budget": None,
+            "max_concurrency": 1, "max_failed": 1.0, "token_budget": None, "seconds": SECONDS, "max_retries": 0,
         }  # fmt: skip
-        _Client(CallStore(Path(":memory:")), **self._options)
-        self._threads, self._lock = ThreadPoolExecutor(_AT_ONCE, "wishes"), threading.Lock()
-        self._answers: dict[str, list[Wish]] = {}
+        self._lock, self._free, self._resumes = threading.Lock(), threading.Semaphore(_AT_ONCE), 0.0
+        self._answers: dict[str, Future[list[Wish]]] = {}
         columns: dict[str, dict[str, int]] = {}  # how many items have each value
         for value in {id(own): own for values in self._marker.spelt.values() for own in values}.values():
             columns.setdefault(value.column, {})[value.text] = len(value.items)
@@ -95,21 +98,31 @@ class ChatReader(WishReader):
         """Return the wishes of a conversation's user (see `WishReader.read`)."""
         said = _transcript(messages)
         with self._lock:
-            known = self._answers.get(said)
-        if known is not None:
-            return known
+            answer = self._answers.get(said)
+            is_new = answer is None and time.monotonic() >= self._resumes and self._free.acquire(blocking=False)
+            if is_new:
+                answer = self._answers[said] = Future()
+                if len(self._answers) > _KEPT:
+                    self._answers.pop(next(iter(self._answers)))
+                threading.Thread(target=self._fill, args=(said, answer), name="wishes", daemon=True).start()
         try:
-            return self._threads.submit(self._ask, said).result(SECONDS)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, InputError) as error:
-            logger.warning("wishes: %s %s; the built-in reader reads instead", type(error).__name__, error)
-            return self._keep(said, super().read(messages))  # a late answer takes its place
+            if answer is not None and (is_new or answer.done()):  # who has waited in vain does not wait again
+                return answer.result(SECONDS)
+        except Exception as error:  # whatever a model or its endpoint does, there is an answer
+            logger.warning("%s: %s %s; the built-in reader reads instead", MODEL, type(error).__name__, error)
+            with self._lock:
+                self._resumes = time.monotonic() + _PAUSE
+                if not isinstance(error, TimeoutError):
+                    self._answers.pop(said, None)
+        return super().read(messages)
 
-    def _keep(self, said: str, wishes: list[Wish]) -> list[Wish]:
-        with self._lock:
-            if len(self._answers) >= _KEPT:
-                self._answers.pop(next(iter(self._answers)))
-            self._answers[said] = wishes
-        return wishes
+    def _fill(self, said: str, answer: "Future[list[Wish]]") -> None:
+        try:
+            answer.set_result(self._ask(said))
+        except Exception as error:
+            answer.set_exception(error)
+        finally:
+            self._free.release()
 
     def _ask(self, said: str) -> list[Wish]:
         prompt = _PROMPT.replace("{columns}", self._columns).replace("{numbers}", self._numbers)
@@ -117,17 +130,20 @@ class ChatReader(WishReader):
         store = CallStore(Path(":memory:"))
         try:
             (answer,) = _Client(store, **self._options).ask([prompt], "wishes")
+        except InputError:  # it speaks of the teacher
+            raise ValueError(f"the endpoint refuses; check {URL}, {MODEL} and OPENAI_API_KEY") from None
         finally:
             store.close()
         if answer is None:
             raise ValueError("the endpoint did not answer")
-        read = json.loads(answer)["wishes"][:_MOST]
-        return self._keep(said, [wish for one in read for wish in self._wishes(one)])
+        return [wish for one in json.loads(answer)["wishes"][:_MOST] for wish in self._wishes(one)]
 
     def _wishes(self, one: Mapping[str, Any]) -> list[Wish]:
         kind, column, value = one["kind"], one["column"], one["value"]
         if kind == "limit":
             return [self._limit(column, one["least"], one["most"])]
+        if not value.strip():
+            return []
         if kind in ("liked", "not_again"):
             titles = self._values([value]) or self._titled(value)
             found = [Wish(own.text, "named") if kind == "liked" else self._without(own)[1] for own in titles]
@@ -143,11 +159,13 @@ class ChatReader(WishReader):
             return [Wish(f"only {text}", "kept", fits)]
         if kind == "less":
             return [Wish(f"less {text}", "preferred", ~fits)]
-        return [Wish(text, "preferred", fits, is_asked=True)]
+        is_soft = is_particular(column, fits)
+        return [Wish(text, "kept" if is_soft else "preferred", fits, is_soft=is_soft, is_asked=True)]
 
-    def _titled(self, title: str) -> list[Value]:
-        indices = self.catalog.indices_of_title(title_and_year(title)[0])
-        return [Value(self.catalog.items[index].title, [index]) for index in indices[:1]]
+    def _titled(self, written: str) -> list[Value]:
+        title, year = title_and_year(written)
+        indices = self.catalog.readings(title, int(year) if year else None)
+        return [Value(self.catalog.items[indices[0]].title, indices)] if indices else []
 
     def _limit(self, column: str, least: float | None, most: float | None) -> Wish:
         unit = _unit(column)

@@ -144,7 +144,7 @@ class ServedModel:
 
     async def prepare(self, conversation: Conversation, **options: Any) -> Prepared:
         """Return the request for a list; raise what `ask` raises for input that is rejected."""
-        if self.translator.reads_slowly:  # not one conversation after the other
+        if self.translator.reads_slowly:  # several conversations at a time
             await asyncio.to_thread(self.translator.fetch, conversation)
         (asked,) = await self.read(partial(self.translator.prepare, [conversation], **options))
         return asked

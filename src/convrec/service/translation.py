@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rapidfuzz import process
 from rapidfuzz.distance import Indel
 
-from convrec.classical.evidence import PREFERENCES
+from convrec.classical.evidence import EVIDENCE
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import ROLES, messages_of, usable_role
@@ -135,12 +135,7 @@ class Translator:
                 requests = [replace(request, log_weights=weights) for request, weights in weighted]
             chats = [self._prompts(own, self._room(asked.length)) for own, asked in zip(turns, requests, strict=True)]
             prompts = token_ids(self.tokenizer, chats)
-        states: dict[State, State] = {}
-        if not (isinstance(guide, Guidance) and any(map(guide.uses, PREFERENCES))):
-            states["preferred"] = "unweighted"
-        if not (isinstance(guide, Guidance) and guide.uses("words")):
-            states["tried"] = "unknown"
-        understood = [[self._told(wish, states.get(wish.state, wish.state)) for wish in own] for own in understood]
+        understood = [[self._told(wish, guide) for wish in own] for own in understood]
         parts = zip(turns, prompts, requests, understood, strict=True)
         return [Prepared(own, prompt, request, guide, found) for own, prompt, request, found in parts]
 
@@ -154,8 +149,15 @@ class Translator:
         messages = shown_messages(conversation)
         self.wishes.read(messages[start_of(messages) :])
 
-    def _told(self, wish: Wish, state: State) -> Wish:
+    def _told(self, wish: Wish, guide: Guide | None) -> Wish:
         """Return a wish as users are told of it: what is not used may be a misspelt name."""
+        used = set(filter(guide.uses, EVIDENCE)) if isinstance(guide, Guidance) else set()
+        state: State = wish.state
+        has_weight = ("asked" if wish.is_asked else "wishes") in used or bool(used and wish.is_soft)
+        if state == "preferred" and not has_weight:
+            state = "unweighted"
+        if state == "tried" and "words" not in used:
+            state = "unknown"
         near = self.wishes.near(wish.text) if state == "unknown" else ""
         return replace(wish, text=f"{wish.text} (did you mean {near}?)" if near else wish.text, state=state)
 
