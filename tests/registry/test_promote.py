@@ -142,7 +142,8 @@ def test_a_baseline_that_the_data_cannot_have_is_named(client, ranks):
     assert ranks["asked"] == [], "before any list is written"
     _set_policy(baselines={"names": ["all"], "metric": "ndcg", "min": -1.0})
     evidence.run(load_params(), Paths(), Mock())
-    assert list(_promote("1").comparison.baselines) == ["popularity", "neighbours"], "nothing is named or has a weight"
+    baselines = list(_promote("1").comparison.baselines)
+    assert baselines == ["popularity", "neighbours", "fusion"], "no title is named, but something is asked for"
 
 
 def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client, ranks):
