@@ -53,17 +53,7 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
 
 def _is_time(behind: Sequence[str]) -> bool:
     """Return whether what stands behind an ordinal is no item, as in "the last three weeks"."""
-    return bool(behind) and stem(behind[0]) in (
-        "time",
-        "night",
-        "week",
-        "weekend",
-        "month",
-        "year",
-        "day",
-        "half",
-        "thing",
-    )
+    return bool(behind) and stem(behind[0]) in _TIMES
 
 
 def _same(catalog: Catalog, tokens: list[Token], named: list[Value]) -> tuple[list[str], str]:
