@@ -54,7 +54,7 @@ def test_wishes_are_those_of_the_answer_and_each_conversation_is_asked_once(monk
         assert reader.read(ASKED) is found and len(server.asked) == 1
     assert [(wish.text, wish.state, wish.is_asked) for wish in found] == [
         ("comedy", "preferred", True), ("no horror", "kept", False), ("less romance", "preferred", False),
-        ("only sci-fi", "kept", False), ("at least 1980", "kept", False), ("at most 120 runtime", "kept", False),
+        ("only sci-fi", "kept", False), ("since 1980", "kept", False), ("at most 120 minutes", "kept", False),
         ("Big", "named", False), ("not Titanic", "kept", False), ("lento", "unknown", False),
         ("no western", "unknown", False),
     ]  # fmt: skip

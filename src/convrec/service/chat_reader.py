@@ -28,7 +28,7 @@ MODEL, URL = "CONVREC_WISHES_MODEL", "CONVREC_WISHES_URL"
 SECONDS = 8.0  # for an answer
 _PAUSE = 60.0  # seconds after a failure, in which the built-in reader reads at once
 _VALUES = 60  # of a column that the model is told, the most frequent ones
-_KEPT = 1000  # answers in memory
+_KEPT, _CELLS = 1000, 2**26  # answers in memory, and bytes of the masks of about four wishes each
 _LONGEST_ANSWER, _AT_ONCE, _MOST = 1000, 16, 50
 _KINDS = ("asked", "excluded", "only", "less", "limit", "liked", "not_again", "unused")
 _TEXT, _NUMBER = {"type": "string"}, {"type": ["number", "null"]}
@@ -86,6 +86,7 @@ class ChatReader(WishReader):
         }  # fmt: skip
         self._lock, self._free, self._resumes = threading.Lock(), threading.Semaphore(_AT_ONCE), 0.0
         self._answers: dict[str, Future[list[Wish]]] = {}
+        self._most = max(1, min(_KEPT, _CELLS // (4 * len(catalog))))
         columns: dict[str, dict[str, int]] = {}  # how many items have each value
         for value in {id(own): own for values in self._marker.spelt.values() for own in values}.values():
             columns.setdefault(value.column, {})[value.text] = len(value.items)
@@ -102,7 +103,7 @@ class ChatReader(WishReader):
             is_new = answer is None and time.monotonic() >= self._resumes and self._free.acquire(blocking=False)
             if is_new:
                 answer = self._answers[said] = Future()
-                if len(self._answers) > _KEPT:
+                if len(self._answers) > self._most:
                     self._answers.pop(next(iter(self._answers)))
                 threading.Thread(target=self._fill, args=(said, answer), name="wishes", daemon=True).start()
         try:
@@ -169,10 +170,9 @@ class ChatReader(WishReader):
 
     def _limit(self, column: str, least: float | None, most: float | None) -> Wish:
         unit = _unit(column)
-        numbers, name = self._marker.column(unit), "" if unit == "year" else f" {column}"
-        parts = [
-            f"{word} {bound:.10g}" for word, bound in (("at least", least), ("at most", most)) if bound is not None
-        ]
+        numbers, words = self._marker.column(unit), ("since", "until") if unit == "year" else ("at least", "at most")
+        name = {"year": "", "min": " minutes"}.get(unit, f" {column}")
+        parts = [f"{word} {bound:.10g}" for word, bound in zip(words, (least, most), strict=True) if bound is not None]
         text = f"{' and '.join(parts)}{name}"
         fits = (numbers >= (-np.inf if least is None else least)) & (numbers <= (np.inf if most is None else most))
         return self._limited(text, fits, unit, False) if parts else Wish(column, "unknown")
