@@ -162,3 +162,14 @@ def test_log_shares_of_the_best_are_above_that_of_the_next():
     kept = [max(0, score - full[4]) for score in full]
     np.testing.assert_allclose(log_shares(values, 2).toarray(), [kept, [0] * 5], rtol=1e-6)
     assert log_shares(values, 2).nnz == 2
+
+
+def test_the_encoder_learns_of_items_that_nobody_likes_by_requests_that_the_catalog_answers():
+    genres = ["war", "crime", "horror", "romance"]
+    catalog = Catalog([Item(f"Film {place}", None, {"genre": genres[place % 4]}) for place in range(40)])
+    rows = [make_row(f"p{n}", [(f"Film {n % 20}", None)], f"some {genres[n % 4]} film") for n in range(400)]
+    texts = [row["messages"][0]["content"] for row in rows]
+    made = Evidence.fit(rows, catalog, lambda _: TfidfEmbedder(texts), neighbours=5, kept=40)
+    scores = _dense(made.terms([make_row("q", [], "crime please")], ["encoder"])["encoder"])[0]
+    unliked = scores[20:]
+    assert set(np.flatnonzero(unliked >= np.sort(unliked)[-5])) == {1, 5, 9, 13, 17}

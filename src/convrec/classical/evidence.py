@@ -25,7 +25,7 @@ from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.encoder import Encoder, item_vectors
 from convrec.classical.neighbours import Neighbours, distinct_conversations, product
-from convrec.classical.scores import BLOCK, Scores, largest, row_blocks, sparse_scores
+from convrec.classical.scores import BLOCK, Matrix, Scores, largest, row_blocks, sparse_scores
 from convrec.classical.stored import (
     LARGEST,
     Saved,
@@ -38,6 +38,7 @@ from convrec.classical.stored import (
     moved,
 )
 from convrec.data.catalog import Catalog, short_values
+from convrec.data.catalog_requests import catalog_requests
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import Wish
@@ -52,6 +53,7 @@ SHARES: tuple[Shares, ...] = get_args(Shares)
 PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
 EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
+_REQUESTS = 0.25  # that the encoder learns, for each conversation
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
 
@@ -118,10 +120,12 @@ class Evidence:
         voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
         voters = replace(voters, vectors=as_saved(voters.vectors))
         found = cls(catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, device)
+        words, liked = _with_requests(voters, catalog)
         named = Named.of(distinct_conversations(train), catalog).both
+        named.resize(liked.shape[0], named.shape[1])  # requests name none
         is_tfidf = isinstance(voters.embedder, TfidfEmbedder)
         vectors = catalog.once(_tfidf_item_vectors) if is_tfidf else item_vectors(found._texts[1].T)
-        return replace(found, encoder=Encoder.fit(voters.vectors.T, named, voters.liked, vectors))
+        return replace(found, encoder=Encoder.fit(words, named, liked, vectors))
 
     def save(self, path: Path) -> None:
         """Write the evidence to a safetensors file; an embedder other than TF-IDF is not in it."""
@@ -302,6 +306,19 @@ class Evidence:
             embedder, vectors = self._texts
             queries["words"] = embedder.embed_conversations([transcript(row["messages"]) for row in prompts]), vectors
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
+
+
+def _with_requests(voters: Neighbours, catalog: Catalog) -> tuple[Matrix, sparse.csr_array]:
+    """Return vectors and liked items of the conversations, and of `catalog_requests`. Shape: (n, D), (n, C)."""
+    vectors, liked = sparse.csr_array(voters.vectors.T), voters.liked
+    requests = catalog_requests(catalog, int(_REQUESTS * liked.shape[0]), seed=0)
+    if not requests:
+        return vectors, liked
+    own = voters.embedder.embed_conversations([request.words for request in requests])
+    starts = np.cumsum([0, *(len(request.items) for request in requests)])
+    items = np.concatenate([request.items for request in requests])
+    fits = sparse.csr_array((np.ones(len(items)), items, starts), shape=(len(requests), len(catalog)))
+    return sparse.vstack([vectors, sparse.csr_array(own)], "csr"), sparse.vstack([liked, fits], "csr")
 
 
 def _cosines(queries: Any, items: Any, part: slice) -> np.ndarray:

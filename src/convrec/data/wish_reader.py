@@ -61,7 +61,7 @@ class WishReader:
 
     def __init__(self, catalog: Catalog):
         self.catalog, self._marker = catalog, Marker(catalog)
-        self.mentions = self._marker.mentions
+        self.mentions, self.spelt = self._marker.mentions, self._marker.spelt
 
     def read(self, messages: Sequence[Mapping[str, Any]]) -> list[Wish]:
         """Return the wishes of a conversation's user, in order; its first turn's come first.
@@ -263,14 +263,17 @@ class WishReader:
         """Yield what a word such as "shorter" asks: against what was shown or a title, else a third of the catalog."""
         said, at, is_more = mark.token.word, mark.at, mark.token.unit in ("new", "long")
         unit = "year" if mark.token.unit in ("old", "new") else "min" if self._marker.has("min") else "page"
-        is_denied, name = mark.polarity in DENIED | {"less"}, {"min": " minutes", "page": " pages"}.get(unit, "")
+        is_denied = mark.polarity in DENIED | {"less"} or (at > 0 and tokens[at - 1].word == "too")
+        name = {"min": " minutes", "page": " pages"}.get(unit, "")
         negation, column, is_least = "not " * is_denied, self._marker.column(unit), is_more != is_denied
         if not self._marker.has(unit):
             yield ("unused", said), Wish(negation + said, "unknown")
             return
-        if any(token.kind == "limit" and token.unit == unit for token in tokens):
-            return  # it only says more of a limit
         behind, is_comparison = tokens[at + 1 : at + 3], said.endswith("er") or "more" in said
+        near = [*tokens[max(0, at - 2) : at], *behind]
+        is_open = any(token.kind == "third" for token in near) or any(token.cue == "behind.want" for token in behind)
+        if is_open or any(token.kind == "limit" and token.unit == unit for token in tokens):
+            return  # it only says more of a limit, or takes any, as in "older is fine" and "new or old"
         is_than, key = bool(behind) and behind[0].word == "than", ("year",) if unit == "year" else ("amount", unit)
         others: Sequence[Value] = shown if is_comparison else []
         if is_than and behind[-1].kind == "title":

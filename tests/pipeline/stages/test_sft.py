@@ -41,7 +41,9 @@ def test_a_list_begins_with_what_people_liked_and_goes_on_with_the_demonstration
         ({"demonstration_weight": 0.5}, likes, [[2, 3], [4], []]),
         ({"likes": False, "demonstration_weight": 1.0}, [("a", []), ("a variant", [])], [[2, 1, 3], [4]]),
     ):
-        found = sft.lists_to_learn(config.model_copy(update=changes), train, shown, catalog)
+        found = sft.lists_to_learn(config.model_copy(update=changes), train, shown, catalog, seed=0)
+        if liked == likes:  # and half as many requests, for films of the 2000s
+            assert (found.pop()["liked"], len(found)) == ([0, 1, 2, 3, 4, 5], 3)
         assert [(row["messages"][0], row["liked"]) for row in found] == liked
         assert [row["others"] for row in found] == others
 

@@ -7,6 +7,7 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
+from convrec.data.catalog_requests import catalog_requests
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
@@ -29,17 +30,20 @@ from convrec.training.sft import train_sft
 from convrec.training.targets import ListCollator
 from convrec.training.validation import make_measure
 
+_REQUESTS = 0.5  # for each list of a conversation
 
-def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], catalog: Catalog) -> list[Row]:
+
+def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], catalog: Catalog, seed: int) -> list[Row]:
     """Return `messages`, `liked` and `others` (catalog indices) of every list: one a demonstration or training prompt.
 
     Without `likes`, a list is a demonstration alone. With them, what people liked of the items that the conversation
-    does not name comes first, and training prompts without a demonstration have a list, too.
+    does not name comes first, and training prompts without a demonstration have a list, too. To these come half as many
+    requests that the catalog answers, whose items are learned as if they were liked.
     """
     liked: dict[str, set[int]] = {}
     for row in train if config.likes else ():
-        found = set(truth_items(row, catalog)) - catalog.indices_of_titles(row["seen_titles"])
-        liked.setdefault(row["prompt_id"], set()).update(found)
+        new = set(truth_items(row, catalog)) - catalog.indices_of_titles(row["seen_titles"])
+        liked.setdefault(row["prompt_id"], set()).update(new)
     places = {str(item): index for index, item in enumerate(catalog.items)}
     rows = []
     for row in demonstrations:
@@ -50,7 +54,11 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
     prompts = distinct_prompts(row for row in train if row["prompt_id"] in undemonstrated)
     rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts]
     shown = [(messages, sorted(own), others if config.demonstration_weight else []) for messages, own, others in rows]
-    return [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
+    found = [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
+    requests = catalog_requests(catalog, int(_REQUESTS * len(found)), seed) if config.likes else []
+    for words, items in requests:
+        found.append({"messages": [{"role": "user", "content": words}], "liked": items, "others": []})
+    return found
 
 
 def with_prompts(rows: list[Row], prompts: PromptBuilder, longest: list[int], length: int, max_length: int) -> Dataset:
@@ -86,7 +94,7 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
     lines = tokenize_lines([str(item) for item in catalog.items], tokenizer, generation_prompt(tokenizer))
     longest = [max(map(len, line)) for line in lines]
     train, demonstrations = read_rows(paths.split("train")), read_rows(paths.demonstration("train"))
-    rows = lists_to_learn(config, train, demonstrations, catalog)
+    rows = lists_to_learn(config, train, demonstrations, catalog, common.seed)
     dataset = with_prompts(rows, prompts, longest, common.list_length, config.max_length)
     record.log_metrics({TRUNCATED_SHARE: prompts.report("the training split")})
     # bfloat16 loses small updates
