@@ -95,11 +95,17 @@ class Gated(Blocks):
         self._firsts = firsts
         kinds = [kind for kind in weights if net or (kind in terms and weights[kind])] or list(terms)[:1]
         self._terms, self.shape = [terms[kind] for kind in kinds], terms[kinds[0]].shape
-        self._weights, self._net = [weights.get(kind, 0.0) for kind in kinds], net
+        self._weights, self._net, self._factor = [weights.get(kind, 0.0) for kind in kinds], net, 1.0
+
+    def times(self, factor: float) -> "Gated":
+        """Return the sum times a factor; what comes first does so by as much as before."""
+        found = copy.copy(self)
+        found._factor = factor * self._factor
+        return found
 
     @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
-        total = self._gated(rows)
+        total = self._gated(rows) * self._factor
         return total if self._firsts is None else total.add_(self._firsts.block(rows), alpha=_FIRST)
 
     def _gated(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:

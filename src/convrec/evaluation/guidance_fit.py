@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from convrec.classical.guidance import Guidance, as_log_weights
-from convrec.classical.scores import WeightedSum
 from convrec.evaluation.evaluation import Evaluation
+from convrec.generation.trie import NO_GUIDANCE
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +32,9 @@ def fit_guidance(guide: Guidance, model: Path, evaluation: Evaluation) -> Guidan
     """
     total, kept = guide.total(evaluation.prompts), guide.evidence.kept
     with evaluation.of_guided(model) as scored:
-        guides = [as_log_weights(WeightedSum([total], [factor]), kept) for factor in (0.0, *_FACTORS)]
-        found = [lists.scores[evaluation.headline].to_numpy(float) for lists in scored(*guides)]
+        guides = [as_log_weights(total.times(factor), kept) for factor in _FACTORS]
+        lists_of = scored([NO_GUIDANCE] * len(evaluation.prompts), *guides)
+        found = [lists.scores[evaluation.headline].to_numpy(float) for lists in lists_of]
     chosen, unguided = 0.0, found[0]
     best = unguided
     for factor, values in zip((0.0, *_FACTORS), found, strict=True):
