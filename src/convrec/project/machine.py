@@ -22,7 +22,7 @@ def limit_threads(processes: int | None = None) -> None:
     OpenMP reads the variables when torch is first imported. `processes` share the cores; by default, those of a launch
     on this machine (`LOCAL_WORLD_SIZE`). An idle thread of GNU's OpenMP, which torch has on Linux, spins 300,000 times
     by default before it sleeps, which takes the core from whatever else runs. Where it never spins, rollouts, of many
-    small steps, take a third longer (`benchmarks.threads`). Variables that the user has set keep their values:
+    small steps, take a third longer (docs/training.md). Variables that the user has set keep their values:
     `OMP_WAIT_POLICY`, `GOMP_SPINCOUNT`, `OMP_NUM_THREADS`.
 
     `OMP_NUM_THREADS` stays unset where OpenMP finds the same number by itself: a launcher and vLLM then choose for
