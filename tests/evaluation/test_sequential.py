@@ -139,7 +139,7 @@ class Scenario(NamedTuple):
     is_zipf: bool = False
     is_heavy: bool = False
     effect: float = 0.3  # of the challenger, on what users accept, in the measure of power
-    least_power: float = 0.0  # that of an asymptotic confidence sequence (docs/online-experiments.md), where measured
+    least_power: float = 0.0  # that of an asymptotic confidence sequence (docs/log/2026-11-30.md), where measured
 
 
 SCENARIOS = {
