@@ -55,11 +55,9 @@ PRETRAINED = {
     "sft.learning_rate": 3e-4,
     "sft.per_device_train_batch_size": 32,
     "sft.save_steps": 1000,
-    "sft.save_total_limit": 2,
     "guidance.fit_prompts": 200,  # all of MovieLens' 1,353 would take minutes
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
-    "rank_grpo.save_total_limit": 2,
     "rank_grpo.validation_prompts": 200,
     "rank_grpo.sample_steps": 1000,
     "evaluate.batch_size": 384,
