@@ -38,7 +38,7 @@ from convrec.generation.line_tokens import add_tokens
 from convrec.generation.processors import CatalogConstraint
 from convrec.generation.trie import DONE, CatalogTrie, ListRequest, LogWeights
 from convrec.project.config.params import load_params
-from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, make_model, train_tokenizer
+from convrec.training.embedded import CHAT_TEMPLATE, END, SPECIAL, embedded_sizes, make_model, train_tokenizer
 
 NUM_ITEMS, SEEN, WEIGHTED = 7_404, 5, 200
 _MOST_WITH_MODEL = 100_000  # items: the model has a row for each item token
@@ -296,8 +296,8 @@ def _rows(kind: str, tokenizer: Any, items: Sequence[Item], options: argparse.Na
     _print(f"| {' | '.join([*shown, f'{steps[1] / steps[0]:.2f}', f'{guided.state_bytes / 2**20:.1f} MiB'])} |")
     if len(items) <= _MOST_WITH_MODEL:
         params = load_params(Path("params.yaml"))
-        sizes = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
-        model = make_model(tokenizer, **params.base_model.embedded.model_dump(include=sizes), seed=0).eval()
+        embedded = params.base_model.embedded
+        model = make_model(tokenizer, **embedded_sizes(embedded.hidden_size, embedded.num_hidden_layers), seed=0).eval()
         own = {name: getattr(options, name) for name in ("batch", "items", "prompt")}
         cost = measure(model, eos, trie, penalty=params.common.repetition_penalty, repeats=1, **own)
         yield (

@@ -42,7 +42,7 @@ PROFILES = {"redial": "redial", "movielens": "movielens-100k"}
 CASES = [f"{data}-{kind}" for kind in KINDS for data in PROFILES]
 
 # A model of 135 million weights, in bfloat16 with float32 masters; four cases share a GPU of 80 GB. One H200 needs 8
-# minutes and a half for all four (docs/experiments.md), so an H100 that is slower by a sixth ends within ten.
+# minutes and a half for all four (docs/log/2026-11-28.md), so an H100 that is slower by a sixth ends within ten.
 PRETRAINED = {
     "common.max_prompt_length": 512,
     "common.repetition_penalty": 1.0,
@@ -55,11 +55,9 @@ PRETRAINED = {
     "sft.learning_rate": 3e-4,
     "sft.per_device_train_batch_size": 32,
     "sft.save_steps": 1000,
-    "sft.save_total_limit": 2,
     "guidance.fit_prompts": 200,  # all of MovieLens' 1,353 would take minutes
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
-    "rank_grpo.save_total_limit": 2,
     "rank_grpo.validation_prompts": 200,
     "rank_grpo.sample_steps": 1000,
     "evaluate.batch_size": 384,

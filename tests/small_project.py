@@ -19,10 +19,7 @@ SHRUNK = {
     "base_model": {
         "embedded": {
             "hidden_size": 32,
-            "intermediate_size": 48,
             "num_hidden_layers": 2,
-            "num_attention_heads": 1,
-            "num_key_value_heads": 1,
             "vocab_size": 1024,
             "catalog_pages": 300,
             "num_train_epochs": 1,

@@ -21,6 +21,7 @@ from convrec.training.checkpoints import (
 from convrec.training.embedded import (
     catalog_cards,
     catalog_pages,
+    embedded_sizes,
     make_model,
     page_budget,
     set_title_vectors,
@@ -51,14 +52,7 @@ def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
 
 
 def test_a_saved_tokenizer_loads_as_it_was(tmp_path):
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    }
-    make_model(TOKENIZER, **sizes, seed=0).save_pretrained(tmp_path)
+    make_model(TOKENIZER, **embedded_sizes(32, 1), seed=0).save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path)
     text = "User: a heist\n" + "\n".join(str(item) for item in FILMS.items)
@@ -94,8 +88,8 @@ def test_the_budget_of_pages_grows_with_the_catalog(num_items, pages):
 
 
 def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
-    fields = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    sizes = load_params().base_model.embedded.model_dump(include=set(fields))
+    config = load_params().base_model.embedded
+    sizes = embedded_sizes(config.hidden_size, config.num_hidden_layers)
     first, second = (make_model(TOKENIZER, **sizes, seed=1).state_dict() for _ in range(2))
     assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **sizes, seed=1).parameters()) < 1.5e6
     assert all((first[name] == second[name]).all() for name in first)

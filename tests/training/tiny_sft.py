@@ -44,15 +44,11 @@ def train_tiny(
         "learning_rate": 1e-3,
         "lr_scheduler_type": "constant",
         "warmup_steps": 0.0,
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.99,
         "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 1,
         "logging_steps": 1,
         "save_steps": 1,
-        "save_total_limit": 4,
         "gradient_checkpointing": False,
     }
     rows = rows or Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]})

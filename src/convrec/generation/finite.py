@@ -39,7 +39,7 @@ class FiniteTrainer(Trainer):
             raise NotFiniteError(
                 f"the {what} is {value} after step {self.state.global_step}, so training stops before anything of it "
                 f"is saved; the checkpoints in {self.args.output_dir} are good. Lower learning_rate "
-                f"({self.args.learning_rate}) or max_grad_norm ({self.args.max_grad_norm}), or use bf16 or fp32"
+                f"({self.args.learning_rate}), or use bf16 or fp32"
             )
 
 
@@ -49,5 +49,5 @@ def check_weights(model: torch.nn.Module, folder: Path) -> None:
     if bad:
         raise NotFiniteError(
             f"{folder}: not written, because {len(bad)} tensors of the model hold inf or NaN, {bad[0]} first; lower "
-            "learning_rate or max_grad_norm of its training, or take another model"
+            "learning_rate of its training, or take another model"
         )

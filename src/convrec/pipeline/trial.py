@@ -34,6 +34,7 @@ from convrec.project.errors import EXIT_BAD_INPUT, InputError, says_out_of_memor
 from convrec.project.graph import GRAPH
 from convrec.project.machine import GIB, family, gpu_bytes, resident_bytes
 from convrec.project.paths import CHECKPOINTS, CONFIGS, Paths
+from convrec.training.arguments import CHECKPOINTS_KEPT
 from convrec.training.callbacks import read_history
 from convrec.training.launch import LOG, SUPERVISED
 
@@ -229,12 +230,12 @@ def _require_disk(params: Params, paths: Paths, model: Path) -> None:
     """Raise `InputError` if the disk has no room for the models and the checkpoints of a run."""
     size = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     trained = size if params.base_model.dtype == "float32" else 2 * size  # trainings keep float32
-    checkpoints = params.sft.save_total_limit + params.rank_grpo.save_total_limit + 1
+    checkpoints = 2 * CHECKPOINTS_KEPT + 1
     needed, free = _MODELS * size + _STATE * checkpoints * trained, shutil.disk_usage(paths.root).free
     if needed > free:
         raise InputError(
             f"models and checkpoints need about {needed / GIB:.0f} GiB of disk, {free / GIB:.0f} GiB are free; free "
-            "some, or lower save_total_limit"
+            "some"
         )
 
 

@@ -8,6 +8,8 @@ from transformers import TrainingArguments
 
 from convrec.project.device import pick_device
 
+CHECKPOINTS_KEPT = 3  # of a training: the newest, and the best
+
 
 def shared_arguments(folder: Path, seed: int, device: str, bf16: bool, **optimization: Any) -> dict[str, Any]:
     """Return the keyword arguments of a TRL config; `optimization` holds the fields of `config.Optimization`.
@@ -24,6 +26,10 @@ def shared_arguments(folder: Path, seed: int, device: str, bf16: bool, **optimiz
         "report_to": "none",
         "disable_tqdm": True,
         "dataloader_pin_memory": not on_cpu,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.99,
+        "max_grad_norm": 1.0,
+        "save_total_limit": CHECKPOINTS_KEPT,
         **optimization,
     }
 

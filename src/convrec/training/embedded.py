@@ -132,6 +132,14 @@ def _values(item: Item) -> list[str]:
     return [value for text in item.metadata.values() for value in text.split(", ") if value]
 
 
+def embedded_sizes(hidden_size: int, num_hidden_layers: int) -> dict[str, int]:
+    """Return the sizes that `make_model` takes, with attention heads of size 32, which vLLM supports."""
+    heads = hidden_size // 32
+    sizes = {"hidden_size": hidden_size, "intermediate_size": 14 * hidden_size // 5}
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": heads}
+    return {**sizes, "num_hidden_layers": num_hidden_layers, **heads_of}
+
+
 def make_model(
     tokenizer: PreTrainedTokenizerFast,
     hidden_size: int,

@@ -157,7 +157,7 @@ UNKEYED = {
     *("common.profile", "common.domain.release", "common.domain.people", "common.recommend_seen"),
     *("common.item_tokens", "common.device", "base_model.trust_remote_code"),
     *(f"{stage}.{name}" for stage in ("sft", "rank_grpo") for name in ("logging_steps", "save_steps")),
-    *(f"{stage}.{name}" for stage in ("sft", "rank_grpo") for name in ("save_total_limit", "gradient_checkpointing")),
+    *(f"{stage}.gradient_checkpointing" for stage in ("sft", "rank_grpo")),
     *("rank_grpo.vllm_gpu_memory_utilization", "rank_grpo.vllm_server_base_url", "rank_grpo.sample_steps"),
 }
 OF_ONE_PROCESS = {"launch", "num_processes"}  # without a launch, the number of processes is not used

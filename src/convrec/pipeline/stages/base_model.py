@@ -27,6 +27,7 @@ from convrec.training.embedded import (
     END,
     catalog_cards,
     catalog_pages,
+    embedded_sizes,
     make_model,
     page_budget,
     set_title_vectors,
@@ -46,10 +47,7 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
     ]
     cards = catalog_cards(catalog)
     tokenizer = train_tokenizer([p[0]["content"] for p in prompts] + cards, catalog.items, config.vocab_size)
-    sizes = config.model_dump(
-        include={"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"}
-    )
-    model = make_model(tokenizer, seed=common.seed, **sizes)
+    model = make_model(tokenizer, **embedded_sizes(config.hidden_size, config.num_hidden_layers), seed=common.seed)
     logger.info("embedded model: %d parameters, %d tokens", model.num_parameters(), len(tokenizer))
     likes = Likes.of(read_rows(paths.split("train")), catalog).matrix
     if config.co_occurrence:
@@ -80,18 +78,14 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
             seed=common.seed,
             device=common.device,
             bf16=False,
-            learning_rate=config.learning_rate,
+            learning_rate=1e-3,
             lr_scheduler_type="cosine",
             warmup_steps=0.05,
-            adam_beta1=0.9,
-            adam_beta2=0.99,
             weight_decay=0.0,
-            max_grad_norm=1.0,
-            per_device_train_batch_size=config.per_device_train_batch_size,
+            per_device_train_batch_size=8,
             gradient_accumulation_steps=1,
             logging_steps=20,
             save_steps=200,
-            save_total_limit=2,
             gradient_checkpointing=False,
         )
         export_model(saved, saved, tokenizer, paths.model("base"), common.repetition_penalty)

@@ -34,6 +34,7 @@ from convrec.project.results import write_plot
 from convrec.registry.tracking import Run, flatten
 
 VARIANTS = "variants"  # the group of variants, beside the splits
+_HELD_OUT = 0.1  # share of the training prompts that Adjust is not fitted to
 
 
 class _Groups(NamedTuple):
@@ -50,7 +51,7 @@ def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
-    number = round(len(order) * config.adjust.held_out)
+    number = round(len(order) * _HELD_OUT)
     held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
     learnt = np.setdiff1d(np.arange(len(order)), held_out)
     variants = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
@@ -127,8 +128,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     guide = load_guide(paths.evidence, catalog, demonstrator.device, paths.evidence) if config.fit_prompts else None
     combined = combine(grounded, positives, groups.fitted, guide, demonstrator.device)
     scores = combined.scores("train")
-    settings = config.adjust.model_dump(exclude={"held_out"})
-    fit = fit_adjust(scores, positives, held_out, seed=common.seed, **settings)
+    fit = fit_adjust(scores, positives, held_out, seed=common.seed, **config.adjust.model_dump())
     fit = keep_if_better(fit, scores, positives, held_out, train.closed, size)
 
     metrics: dict[str, Any] = {"train_prompts": len(train.prompts)}

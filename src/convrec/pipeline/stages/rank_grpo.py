@@ -115,7 +115,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     as_named = {"num_train_epochs", "num_iterations", "epsilon", "epsilon_high", "delta", "temperature"}
     as_named |= {"overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
     as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate"}
-    as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url", "vllm_importance_sampling_clip_max"}
+    as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
     if config.algorithm == "dpo":  # a list is one unit, as in GRPO
         preferences = config.preferences

@@ -59,7 +59,6 @@ class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
     epochs: Whole = Field(ge=0)
-    held_out: float = Field(ge=0, lt=1)
     batch_size: Whole = Field(ge=1)
 
 

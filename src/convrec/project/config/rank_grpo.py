@@ -69,7 +69,6 @@ class RankGRPO(Training):
     guided: bool
     vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
-    vllm_importance_sampling_clip_max: Positive
     validation_steps: Whole = Field(ge=1)
     validation_prompts: Whole = Field(ge=1)
     sample_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)

@@ -4,33 +4,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import FileBelow, Positive, Section, Share, Unkeyed, Whole
+from convrec.project.config.base import FileBelow, Positive, Section, Unkeyed, Whole
 
 
 class EmbeddedModel(Section):
     """The small Qwen2 model of `name: embedded`."""
 
     vocab_size: int = Field(ge=300, le=1_000_000)
-    hidden_size: int = Field(ge=16, le=65_536)
-    intermediate_size: int = Field(ge=16, le=1_000_000)
+    hidden_size: int = Field(ge=32, le=65_536, multiple_of=32)
     num_hidden_layers: int = Field(ge=1, le=1000)
-    num_attention_heads: int = Field(ge=1, le=1024)
-    num_key_value_heads: int = Field(ge=1, le=1024)
     conversations: Whole = Field(ge=1)
     catalog_pages: Whole | None = Field(ge=0)
     co_occurrence: bool
     num_train_epochs: Whole = Field(ge=0)
-    learning_rate: Positive
-    per_device_train_batch_size: Whole = Field(ge=1)
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> "EmbeddedModel":
-        if self.hidden_size % self.num_attention_heads or self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads = {self.num_attention_heads} must divide hidden_size = {self.hidden_size} and "
-                f"be a multiple of num_key_value_heads = {self.num_key_value_heads}"
-            )
-        return self
 
 
 class BaseModelStage(Section):
@@ -57,15 +43,11 @@ class Optimization(Section):
     learning_rate: Positive
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
     warmup_steps: float = Field(ge=0)
-    adam_beta1: Share
-    adam_beta2: Share
     weight_decay: float = Field(ge=0)
-    max_grad_norm: Positive
     per_device_train_batch_size: Annotated[int, Unkeyed()] = Field(ge=1, le=65_536)  # see `Training.keyed`
     gradient_accumulation_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     save_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
-    save_total_limit: Annotated[Whole, Unkeyed()] = Field(ge=2)
     gradient_checkpointing: Annotated[bool, Unkeyed()]
 
 
