@@ -30,14 +30,15 @@ class _Value(NamedTuple):
 
 
 def catalog_requests(catalog: Catalog, number: int, seed: int) -> list[Request]:
-    """Return at most `number` requests, each about an item, all items alike: one to three of its values, all alike.
+    """Return at most `number` requests, each about an item, all items alike: one to three values of different columns.
 
     A decade is a value, too. Items without any get no request.
     """
     known, plain, rng = catalog.once(_known), sorted(plain_words()), np.random.default_rng(seed)
     found = []
     for values in (known[index] for index in rng.integers(len(known), size=number).tolist()):
-        asked = [values[place] for place in rng.permutation(len(values))[: 1 + rng.choice(len(_VALUES), p=_VALUES)]]
+        columns = rng.permutation(sorted(values))[: 1 + rng.choice(len(_VALUES), p=_VALUES)]
+        asked = [values[column][rng.integers(len(values[column]))] for column in columns]
         if asked:
             words = [value.forms[rng.integers(len(value.forms))] for value in asked]
             for _ in range(int(rng.integers(_MOST_PLAIN + 1)) if rng.random() < _WITH_PLAIN else 0):
@@ -47,8 +48,8 @@ def catalog_requests(catalog: Catalog, number: int, seed: int) -> list[Request]:
     return found
 
 
-def _known(catalog: Catalog) -> list[list[_Value]]:
-    """Return the values of each item: the forms that are read as it, and the items that have it."""
+def _known(catalog: Catalog) -> list[dict[str, list[_Value]]]:
+    """Return the values of each item by column: the forms that are read as it, and the items that have it."""
     values: dict[tuple[str, str], _Value] = {}
     for key, own in wish_reader(catalog).spelt.items():
         for one in own:
@@ -61,8 +62,8 @@ def _known(catalog: Catalog) -> list[list[_Value]]:
     for year, items in decades.items():
         forms = [f"{year}s", f"{year % 100:02}s"] if year < 2000 else [f"{year}s"]
         values["", forms[0]] = _Value(forms, frozenset(items))
-    known: list[list[_Value]] = [[] for _ in catalog.items]
-    for value in values.values():
+    known: list[dict[str, list[_Value]]] = [{} for _ in catalog.items]
+    for (column, _), value in values.items():
         for index in value.items:
-            known[index].append(value)
+            known[index].setdefault(column, []).append(value)
     return known
