@@ -173,3 +173,15 @@ def test_the_encoder_learns_of_items_that_nobody_likes_by_requests_that_the_cata
     scores = _dense(made.terms([make_row("q", [], "crime please")], ["encoder"])["encoder"])[0]
     unliked = scores[20:]
     assert set(np.flatnonzero(unliked >= np.sort(unliked)[-5])) == {1, 5, 9, 13, 17}
+
+
+def test_what_few_items_fit_leads_where_no_liked_title_is_named_however_it_is_said():
+    genres = ["war"] * 25 + ["cooking"] * 2 + ["sport"] * 73
+    catalog = Catalog([Item(f"Film {place}", None, {"genre": genre}) for place, genre in enumerate(genres)])
+    rows = [make_row(f"p{n}", [(f"Film {n}", None)], "hello") for n in range(4)]
+    made = _evidence(rows, catalog)
+    words = "cooking and war, whatever"
+    bare, named = make_row("q", [], words), make_row("r", [], words, seen_titles=["Film 3"])
+    asked = make_row("s", [], "I want cooking films")
+    found = _dense(made.firsts([bare, named, asked]))
+    np.testing.assert_array_equal(found[:, [0, 25, 26, 99]], [[0, 3, 3, 0], [0, 0, 0, 0], [0, 8, 8, 0]])

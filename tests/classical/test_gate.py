@@ -134,7 +134,7 @@ def test_a_fitted_guide_is_saved_with_its_net_and_scaled(catalog, tmp_path):
 
 def test_a_factor_changes_the_weighted_sum_and_not_what_comes_first():
     scores, firsts = (
-        sparse_scores(sparse.csr_array(np.array([own], dtype=np.float32))) for own in ([1, 2, 0], [0, 0, 1])
+        sparse_scores(sparse.csr_array(np.array([own], dtype=np.float32))) for own in ([1, 2, 0], [0, 0, 8])
     )
     gated = Gated({"words": scores}, {"words": 2.0}, firsts=firsts)
     for own, expected in ((gated, [2, 4, 8]), (gated.times(0.5), [1, 2, 8]), (gated, [2, 4, 8])):

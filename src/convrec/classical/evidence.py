@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from convrec.classical.collaborative import ItemKnn, Likes, Named
+from convrec.classical.collaborative import ItemKnn, Likes, Named, named_items
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.encoder import Encoder, item_vectors
 from convrec.classical.neighbours import Neighbours, distinct_conversations, product
@@ -41,6 +41,7 @@ from convrec.data.catalog import Catalog, short_values
 from convrec.data.catalog_requests import catalog_requests
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import is_rare
 from convrec.data.wishes import Wish
 from convrec.project.errors import InputError
 
@@ -54,6 +55,7 @@ PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
 EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REQUESTS = 0.25  # that the encoder learns, for each conversation
+_FIRST, _LEAD = 8.0, 3.0  # nats: what is asked for and particular, and what is mentioned and few items fit
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
 
@@ -256,27 +258,40 @@ class Evidence:
         return self._by_row(of_month, np.array([self._recents[month] for month in months.tolist()]))
 
     def firsts(self, prompts: Sequence[Row]) -> Scores:
-        """Return how many of the wishes that are soft an item fits: where they are not kept, what fits comes first."""
-        return self._fitting(prompts, lambda wish: wish.is_soft and wish.state in ("kept", "preferred"))
+        """Return the nats that put items before others, beside the fitted weights: those of what people mean.
+
+        What fits a soft wish comes first, where it is not kept. Where a conversation names no title that is liked, what
+        few items fit gets less, however it is said.
+        """
+
+        def nats_of(row: Row, wish: Wish, fits: np.ndarray, _: int) -> float:
+            is_lead = is_rare(fits) and not named_items(row, self.catalog)[0]
+            return _FIRST if wish.is_soft else _LEAD if is_lead else 0.0
+
+        return self._fitting(prompts, _is_preferred, nats_of)
 
     def _preferred(self, prompts: Sequence[Row], is_asked: bool) -> Scores:
-        def is_counted(wish: Wish) -> bool:  # where a soft wish is kept, all open items fit
-            return wish.is_asked == is_asked and (wish.state == "preferred" or (wish.is_soft and wish.state == "kept"))
+        def weight_of(_: Row, wish: Wish, fits: np.ndarray, number: int) -> float:
+            return (1 + np.log(len(fits) / max(1, fits.sum()))) / number if is_asked else 1.0
 
-        return self._fitting(prompts, is_counted, is_asked)
+        return self._fitting(prompts, lambda wish: _is_preferred(wish) and wish.is_asked == is_asked, weight_of)
 
-    def _fitting(self, prompts: Sequence[Row], is_counted: Callable[[Wish], bool], is_mean: bool = False) -> Scores:
+    def _fitting(
+        self,
+        prompts: Sequence[Row],
+        is_counted: Callable[[Wish], bool],
+        weight_of: Callable[[Row, Wish, np.ndarray, int], float],
+    ) -> Scores:
         size = len(self.catalog)
         columns = dict[str, tuple[int, sparse.csr_array]]()  # by the text of a wish
         cells = dict[tuple[int, int], float]()
         for place, row in enumerate(prompts):
-            wishes = filter(is_counted, wishes_of(row, self.catalog))
-            own = {wish.text: wish.fits for wish in wishes if wish.fits is not None}
-            for text, fits in own.items():
+            wishes = [wish for wish in wishes_of(row, self.catalog) if is_counted(wish)]
+            own = {wish.text: (wish, wish.fits) for wish in wishes if wish.fits is not None}
+            for text, (wish, fits) in own.items():
                 if text not in columns:
                     columns[text] = len(columns), sparse.csr_array(fits[None].astype(np.float32))
-                weight = (1 + np.log(size / max(1, fits.sum()))) / len(own) if is_mean else 1.0
-                cells[place, columns[text][0]] = weight
+                cells[place, columns[text][0]] = weight_of(row, wish, fits, len(own))
         fits_of = [fits for _, fits in columns.values()]
         table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits_of]).T.tocsr()
         at = np.array(list(cells), dtype=np.int64).reshape(-1, 2).T
@@ -306,6 +321,11 @@ class Evidence:
             embedder, vectors = self._texts
             queries["words"] = embedder.embed_conversations([transcript(row["messages"]) for row in prompts]), vectors
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
+
+
+def _is_preferred(wish: Wish) -> bool:
+    """Return whether a wish raises weights; where a soft one is kept, all open items fit."""
+    return wish.state == "preferred" or (wish.is_soft and wish.state == "kept")
 
 
 def _with_requests(voters: Neighbours, catalog: Catalog) -> tuple[Matrix, sparse.csr_array]:

@@ -21,7 +21,6 @@ from convrec.classical.scores import Blocks, largest, row_blocks
 logger = logging.getLogger(__name__)
 
 _BEST = 200  # items of a prompt that the likelihood is among, and to which the net adds
-_FIRST = 8.0  # nats by which an item comes first
 _PENALTY = 1e-4  # of a squared weight
 _HELD_OUT = 4  # each fourth person, by a hash, is held out of the net's fit
 _LEAST_ERRORS = 3.0  # of the gain of these people, who choose the epoch, too
@@ -81,8 +80,8 @@ class Net(nn.Module):
 class Gated(Blocks):
     """The weighted sum of some kinds' scores, with what the net adds. All other items stay below its, in their order.
 
-    A score of 1 in `firsts` adds 8 nats, by which an item comes first. Shape: terms and firsts (B, C), terms in the
-    order of the weights; those without a weight are needed only for the net.
+    To it come the nats of `firsts`. Shape: terms and firsts (B, C), terms in the order of the weights; those without a
+    weight are needed only for the net.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Gated(Blocks):
     @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         total = self._gated(rows) * self._factor
-        return total if self._firsts is None else total.add_(self._firsts.block(rows), alpha=_FIRST)
+        return total if self._firsts is None else total.add_(self._firsts.block(rows))
 
     def _gated(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         values = [term.block(rows) for term in self._terms]

@@ -385,8 +385,12 @@ def _is_attached(tokens: list[Token], at: int) -> bool:
 
 def is_particular(column: str, fits: np.ndarray) -> bool:
     """Return whether who asks for a value means it: a person, a place, or a value that few items have."""
-    is_rare = fits.sum() <= min(_RARE, _RARE_SHARE * len(fits))
-    return bool(is_rare) or stem(fold(column)) in PEOPLE | PLACES
+    return is_rare(fits) or stem(fold(column)) in PEOPLE | PLACES
+
+
+def is_rare(fits: np.ndarray) -> bool:
+    """Return whether few items fit: at most 19, and 5 % of the catalog."""
+    return bool(fits.sum() <= min(_RARE, _RARE_SHARE * len(fits)))
 
 
 def _is_asked(tokens: list[Token], at: int) -> bool:
