@@ -92,7 +92,6 @@ OF_DATA: dict[str, dict[str, Any]] = {
         "data.redial.ground_truth": "liked",
         "data.redial.own_splits": False,
         "demonstrations.train_share": 1.0,
-        "demonstrations.variants": 5,
     },
 }
 SMOKE = {

@@ -12,6 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.wish_marks import plain_words
 from convrec.data.wish_reader import wish_reader
 
+PER_LIST = 0.5  # requests that SFT learns, for each list of a conversation
 _VALUES = (0.4, 0.4, 0.2)  # shares of the requests with one value, two and three
 _WITH_PLAIN, _MOST_PLAIN = 0.7, 11  # share of the requests that may have plain words, and of how many
 _MOST_ITEMS = 100

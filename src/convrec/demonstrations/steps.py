@@ -132,7 +132,7 @@ def combine(
         return Combined(terms, REFLECTED)
     for name, split in grounded.items():
         logger.info("%s: what others liked", name)
-        terms[name]["evidence"] = guide.total(split.prompts, training=name != "validation")  # train and its variants
+        terms[name]["evidence"] = guide.total(split.prompts, training=name == "train")
     own = {name: Subset(scores, fitted) for name, scores in terms["train"].items()}
     weights = fit_weights(own, positives[fitted], [grounded["train"].closed[row] for row in fitted])
     return Combined(terms, weights if any(weights.values()) else {**REFLECTED, "evidence": 0.0})

@@ -24,6 +24,7 @@ import pandas as pd
 import psutil
 
 from convrec.data.catalog import Catalog
+from convrec.data.catalog_requests import PER_LIST
 from convrec.data.conversations import STEP_COLUMNS, distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
 from convrec.demonstrations.prompts import choose_prompts
@@ -245,9 +246,11 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         return None
     rows = read_rows(paths.split("train"))
     if trial.stage == "sft":
-        wanted, seed = params.demonstrations, params.common.seed
-        number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, seed))
-        steps = math.ceil(number * (1 + wanted.variants) / params.sft.rows_per_step) * params.sft.num_train_epochs
+        wanted, prompts = params.demonstrations, distinct_prompts(rows)
+        if not params.sft.likes:
+            prompts = choose_prompts(prompts, wanted.until, wanted.train_share, params.common.seed)
+        number = len(prompts) * (1 + PER_LIST * params.sft.likes)
+        steps = math.ceil(number / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
     sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations

@@ -16,7 +16,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.prompts import choose_prompts, make_variants
+from convrec.demonstrations.prompts import choose_prompts
 from convrec.demonstrations.quality import (
     PLACED_BY,
     check_demonstrations,
@@ -33,12 +33,11 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_plot
 from convrec.registry.tracking import Run, flatten
 
-VARIANTS = "variants"  # the group of variants, beside the splits
 _HELD_OUT = 0.1  # share of the training prompts that Adjust is not fitted to
 
 
 class _Groups(NamedTuple):
-    """The prompts of train, its variants and validation; indices of training prompts."""
+    """The prompts of train and validation; indices of training prompts."""
 
     prompts: dict[str, list[Row]]
     held_out: np.ndarray
@@ -46,18 +45,13 @@ class _Groups(NamedTuple):
 
 
 def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
-    """Return the prompts that get a demonstration; those held out of Adjust have no variants."""
+    """Return the prompts that get a demonstration; some are held out of Adjust, the weights are fitted to others."""
     config, seed = params.demonstrations, params.common.seed
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
     number = round(len(order) * _HELD_OUT)
-    held_out, fitted = np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
-    learnt = np.setdiff1d(np.arange(len(order)), held_out)
-    variants = make_variants([prompts["train"][i] for i in learnt], config.variants, seed)
-    if variants:
-        prompts[VARIANTS] = variants
-    return _Groups(prompts, held_out, fitted)
+    return _Groups(prompts, np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts]))
 
 
 def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
@@ -132,8 +126,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     fit = keep_if_better(fit, scores, positives, held_out, train.closed, size)
 
     metrics: dict[str, Any] = {"train_prompts": len(train.prompts)}
-    if VARIANTS in grounded:
-        metrics[VARIANTS] = len(grounded[VARIANTS].prompts)
     frames: dict[str, pd.DataFrame] = {}
     for name, split in grounded.items():
         top = _best(split, combined.scores(name), fit, size)
@@ -150,9 +142,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
                 "held_out": np.isin(np.arange(len(split.prompts)), held_out if name == "train" else []),
             }
         )
-        if name == VARIANTS:
-            frames["train"] = pd.concat([frames["train"], frames.pop(VARIANTS)], ignore_index=True)
-            continue
         chosen = held_out if name == "train" else np.arange(len(split.prompts))
         if len(chosen):
             metrics["held_out" if name == "train" else name] = step_scores(

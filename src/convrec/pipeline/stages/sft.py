@@ -7,7 +7,7 @@ import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
-from convrec.data.catalog_requests import catalog_requests
+from convrec.data.catalog_requests import PER_LIST, catalog_requests
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
@@ -29,8 +29,6 @@ from convrec.training.launch import is_main_process
 from convrec.training.sft import train_sft
 from convrec.training.targets import ListCollator
 from convrec.training.validation import make_measure
-
-_REQUESTS = 0.5  # for each list of a conversation
 
 
 def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], catalog: Catalog, seed: int) -> list[Row]:
@@ -55,7 +53,7 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
     rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts]
     shown = [(messages, sorted(own), others if config.demonstration_weight else []) for messages, own, others in rows]
     found = [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
-    requests = catalog_requests(catalog, int(_REQUESTS * len(found)), seed) if config.likes else []
+    requests = catalog_requests(catalog, int(PER_LIST * len(found)), seed) if config.likes else []
     for words, items in requests:
         found.append({"messages": [{"role": "user", "content": words}], "liked": items, "others": []})
     return found

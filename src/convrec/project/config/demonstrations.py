@@ -74,4 +74,3 @@ class Demonstrations(Section):
     reflect: Reflect
     fit_prompts: Whole = Field(ge=0)
     adjust: Adjust
-    variants: Whole = Field(ge=0, le=100)
