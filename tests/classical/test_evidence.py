@@ -185,3 +185,6 @@ def test_what_few_items_fit_leads_where_no_liked_title_is_named_however_it_is_sa
     asked = make_row("s", [], "I want cooking films")
     found = _dense(made.firsts([bare, named, asked]))
     np.testing.assert_array_equal(found[:, [0, 25, 26, 99]], [[0, 3, 3, 0], [0, 0, 0, 0], [0, 8, 8, 0]])
+    guide = Guidance(made, {"popularity": 1.0}, {})
+    led, fitted = (_dense(guide.total([bare, named, asked], asked_first=is_first)) for is_first in (True, False))
+    np.testing.assert_allclose(led - fitted, found, atol=1e-5)

@@ -130,12 +130,3 @@ def test_a_fitted_guide_is_saved_with_its_net_and_scaled(catalog, tmp_path):
     np.testing.assert_array_equal(once, before)
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
     assert Guidance.load(tmp_path, catalog).times(0.0).log_weights(asked)[0].items.size == 0
-
-
-def test_a_factor_changes_the_weighted_sum_and_not_what_comes_first():
-    scores, firsts = (
-        sparse_scores(sparse.csr_array(np.array([own], dtype=np.float32))) for own in ([1, 2, 0], [0, 0, 8])
-    )
-    gated = Gated({"words": scores}, {"words": 2.0}, firsts=firsts)
-    for own, expected in ((gated, [2, 4, 8]), (gated.times(0.5), [1, 2, 8]), (gated, [2, 4, 8])):
-        np.testing.assert_array_equal(own.block(slice(0, 1))[0], expected)

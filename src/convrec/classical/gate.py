@@ -80,8 +80,7 @@ class Net(nn.Module):
 class Gated(Blocks):
     """The weighted sum of some kinds' scores, with what the net adds. All other items stay below its, in their order.
 
-    To it come the nats of `firsts`. Shape: terms and firsts (B, C), terms in the order of the weights; those without a
-    weight are needed only for the net.
+    Shape: terms (B, C), in the order of the weights; those without a weight are needed only for the net.
     """
 
     def __init__(
@@ -89,25 +88,13 @@ class Gated(Blocks):
         terms: Mapping[str, Blocks],
         weights: Mapping[str, float],
         net: Net | None = None,
-        firsts: Blocks | None = None,
     ):
-        self._firsts = firsts
         kinds = [kind for kind in weights if net or (kind in terms and weights[kind])] or list(terms)[:1]
         self._terms, self.shape = [terms[kind] for kind in kinds], terms[kinds[0]].shape
-        self._weights, self._net, self._factor = [weights.get(kind, 0.0) for kind in kinds], net, 1.0
-
-    def times(self, factor: float) -> "Gated":
-        """Return the sum times a factor; what comes first does so by as much as before."""
-        found = copy.copy(self)
-        found._factor = factor * self._factor
-        return found
+        self._weights, self._net = [weights.get(kind, 0.0) for kind in kinds], net
 
     @torch.no_grad()
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
-        total = self._gated(rows) * self._factor
-        return total if self._firsts is None else total.add_(self._firsts.block(rows))
-
-    def _gated(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         values = [term.block(rows) for term in self._terms]
         total = _weighted(values, self._weights)
         if self._net is None:

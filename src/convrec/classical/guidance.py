@@ -17,7 +17,7 @@ from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import EVIDENCE, SHARES, Evidence, Kind, above_next
 from convrec.classical.gate import Gated, Net, fit_gate
 from convrec.classical.likelihood import closed_items, count_positives
-from convrec.classical.scores import Blocks
+from convrec.classical.scores import Blocks, WeightedSum
 from convrec.classical.stored import Saved, intact
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts, person_key
@@ -195,11 +195,15 @@ class Guidance:
             return [NO_GUIDANCE] * len(prompts)
         return as_log_weights(self.total(prompts, training=training), self.evidence.kept, self.live)
 
-    def total(self, prompts: Sequence[Row], *, training: bool = False) -> Gated:
-        """Return log w of all items of the prompts, up to a constant. Shape: (B, C)."""
+    def total(self, prompts: Sequence[Row], *, training: bool = False, asked_first: bool = True) -> Blocks:
+        """Return log w of all items of the prompts, up to a constant; with or without `Evidence.firsts`. Shape: (B, C).
+
+        Without them it is what is fitted, and the best by what simulated users like.
+        """
         kinds, evidence = list(filter(self.uses, EVIDENCE)) or EVIDENCE[:1], self.evidence
         terms = self.parts.terms(prompts, kinds) if training and self.parts else evidence.terms(prompts, kinds)
-        return Gated(terms, self.weights, self.net, evidence.firsts(prompts))
+        gated = Gated(terms, self.weights, self.net)
+        return WeightedSum([gated, evidence.firsts(prompts)], [1.0, 1.0]) if asked_first else gated
 
     def uses(self, kind: str) -> bool:
         """Return whether a kind of evidence has a weight for some prompts."""

@@ -218,7 +218,7 @@ class Baselines:
             return "evidence that has a weight"
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
-            total = guide.total(prompts)
+            total = guide.total(prompts, asked_first=False)
             return lambda part, **_: total.block(part).cpu().numpy()
 
         return Scorer({kind: Axis((weight,)) for kind, weight in guide.weights.items()}, of)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from convrec.classical.guidance import Guidance, as_log_weights
+from convrec.classical.scores import WeightedSum
 from convrec.evaluation.evaluation import Evaluation
-from convrec.generation.trie import NO_GUIDANCE
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ def fit_guidance(guide: Guidance, model: Path, evaluation: Evaluation) -> Guidan
     It rises only for a mean gain above its standard error, so a useless guide gets no weight, and a model that is as
     good with a smaller factor keeps more to say.
     """
-    total, kept = guide.total(evaluation.prompts), guide.evidence.kept
+    terms = [guide.total(evaluation.prompts, asked_first=False), guide.evidence.firsts(evaluation.prompts)]
     with evaluation.of_guided(model) as scored:
-        guides = [as_log_weights(total.times(factor), kept) for factor in _FACTORS]
-        lists_of = scored([NO_GUIDANCE] * len(evaluation.prompts), *guides)
-        found = [lists.scores[evaluation.headline].to_numpy(float) for lists in lists_of]
+        sums = [WeightedSum(terms, [factor, float(factor > 0)]) for factor in (0.0, *_FACTORS)]
+        guides = [as_log_weights(own, guide.evidence.kept) for own in sums]
+        found = [lists.scores[evaluation.headline].to_numpy(float) for lists in scored(*guides)]
     chosen, unguided = 0.0, found[0]
     best = unguided
     for factor, values in zip((0.0, *_FACTORS), found, strict=True):
