@@ -54,7 +54,7 @@ SHARES: tuple[Shares, ...] = get_args(Shares)
 PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
 EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
-_REQUESTS = 0.25  # that the encoder learns, for each conversation
+_REQUESTS, _MOST_REQUESTS = 0.25, 10_000  # that the encoder learns, for each conversation, and at most
 _FIRST, _LEAD = 8.0, 3.0  # nats: what is asked for and particular, and what is mentioned and few items fit
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
@@ -331,7 +331,7 @@ def _is_preferred(wish: Wish) -> bool:
 def _with_requests(voters: Neighbours, catalog: Catalog) -> tuple[Matrix, sparse.csr_array]:
     """Return vectors and liked items of the conversations, and of `catalog_requests`. Shape: (n, D), (n, C)."""
     vectors, liked = sparse.csr_array(voters.vectors.T), voters.liked
-    requests = catalog_requests(catalog, int(_REQUESTS * liked.shape[0]), seed=0)
+    requests = catalog_requests(catalog, min(_MOST_REQUESTS, int(_REQUESTS * liked.shape[0])), seed=0)
     if not requests:
         return vectors, liked
     own = voters.embedder.embed_conversations([request.words for request in requests])

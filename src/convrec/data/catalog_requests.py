@@ -44,8 +44,9 @@ def catalog_requests(catalog: Catalog, number: int, seed: int) -> list[Request]:
             words = [value.forms[rng.integers(len(value.forms))] for value in asked]
             for _ in range(int(rng.integers(_MOST_PLAIN + 1)) if rng.random() < _WITH_PLAIN else 0):
                 words.insert(int(rng.integers(len(words) + 1)), plain[rng.integers(len(plain))])
-            fits = rng.permutation(sorted(frozenset.intersection(*(value.items for value in asked))))[:_MOST_ITEMS]
-            found.append(Request(" ".join(words), sorted(fits.tolist())))
+            fewest, *others = sorted((value.items for value in asked), key=len)
+            fits = [item for item in sorted(fewest) if all(item in items for items in others)]
+            found.append(Request(" ".join(words), sorted(rng.permutation(fits)[:_MOST_ITEMS].tolist())))
     return found
 
 
