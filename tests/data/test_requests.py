@@ -21,8 +21,8 @@ READER = wish_reader(embedded_catalog())
 COUNTRIES = {"united states": "usa", "united kingdom": "uk", "south korea": "korea"}  # as the catalog has them
 AGAINST = ("no ", "not ", "less ")
 LOW, HIGH = (
-    r"(?:since|after|at least|newer than|more recent than|longer than) ",
-    r"(?:until|before|at most|older than|shorter than) ",
+    r"(?:since|after|at least|over|newer than|more recent than|longer than) ",
+    r"(?:until|before|at most|under|older than|shorter than) ",
 )
 SLACK = {"year": 1, "runtime": 10}
 

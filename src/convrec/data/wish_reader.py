@@ -221,7 +221,7 @@ class WishReader:
             return (
                 f"{low:.0f}" if low == high and not operator else _LIMITS[operator].format(f"{low:.0f}", f"{high:.0f}")
             )
-        words_for = {"below": "at most", "most": "at most", "above": "at least", "least": "at least", "": "about"}
+        words_for = {"below": "under", "most": "at most", "above": "over", "least": "at least", "": "about"}
         return f"{words_for[operator]} {high:.10g} {unit}" if low == high else f"{low:.10g} to {high:.10g} {unit}"
 
     def _fits(self, mark: Mark) -> np.ndarray:
@@ -231,8 +231,6 @@ class WishReader:
             fits[[item for value in token.values for item in value.items]] = True
             return fits
         column, (low, high) = self._marker.column(token.unit), token.numbers
-        if token.unit != "year" and token.operator in ("below", "above"):  # "under two hours" may be two hours
-            return column <= high if token.operator == "below" else column >= low
         slack = 0.1 * high if token.unit != "year" and low == high else 0
         compared = {"below": column < low, "most": column <= high, "above": column > high, "least": column >= low}
         return compared.get(token.operator, (column >= low - slack) & (column <= high + slack))
