@@ -90,6 +90,9 @@ def test_labelled_phrasings():
             {"no books", "!no balloons", "!no clowns", "no detective"},
         ),
         ("a good film, any nice one", set()),
+        ("I love Tom Hanks, seen all of his", {"no Tom Hanks"}),
+        ("my 5yo is scared of everything", {"only family"}),
+        ("less horror would be nice, and not that funny", {"~less horror", "~less funny"}),
     ],
 )
 def test_a_phrasing_is_read_exactly(said, labels):

@@ -36,6 +36,12 @@ def test_reasons_name_what_is_shared(item, text, reasons):
     assert REASONS.of([item], [{"role": "assistant", "content": "Alien? horror?"}, *said], {}) == [reasons]
 
 
+def test_a_value_that_is_read_in_other_words_is_mentioned_and_one_that_is_refused_is_not():
+    said = [{"role": "user", "content": "sport films, something scary, without spaceships and drama"}]
+    wishes = WishReader(CATALOG).read(said)
+    assert REASONS.of([ALIEN, ALI], said, {}, wishes) == [["You mentioned horror"], ["You mentioned sport"]]
+
+
 def test_a_word_of_a_title_is_not_mentioned_and_what_most_items_share_says_nothing():
     fields = {"genres": "animation", "keywords": "toys", "language": "English", "actors": "Tom Hanks, Tim Allen"}
     story, big = Item("Toy Story", 1995, {**fields, "runtime": "81"}), Item("Big", 1988, {**fields, "runtime": "81"})

@@ -8,7 +8,7 @@ retrieves collaboratively for an LLM.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -55,7 +55,8 @@ PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
 EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REQUESTS, _MOST_REQUESTS = 0.25, 10_000  # that the encoder learns, for each conversation, and at most
-_FIRST, _LEAD = 8.0, 3.0  # nats: what is asked for and particular, and what is mentioned and few items fit
+# Nats of what is asked for and particular, of what is mentioned and few items fit, and of what fits all, where few do.
+_FIRST, _LEAD, _ALL, _FEW = 8.0, 3.0, 2.0, 24
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
 
@@ -261,37 +262,47 @@ class Evidence:
         """Return the nats that put items before others, beside the fitted weights: those of what people mean.
 
         What fits a soft wish comes first, where it is not kept. Where a conversation names no title that is liked, what
-        few items fit gets less, however it is said.
+        few items fit gets less, however it is said, and so do the few items that fit all that is said.
         """
 
-        def nats_of(row: Row, wish: Wish, fits: np.ndarray, _: int) -> float:
-            is_lead = is_rare(fits) and not named_items(row, self.catalog)[0]
-            return _FIRST if wish.is_soft else _LEAD if is_lead else 0.0
+        def nats_of(row: Row) -> Iterator[tuple[str, np.ndarray, float]]:
+            wanted, is_bare = self._wanted(row), not named_items(row, self.catalog)[0]
+            for wish, fits in wanted:
+                is_lead = is_bare and is_rare(fits)
+                yield wish.text, fits, _FIRST if wish.is_soft else _LEAD if is_lead else 0.0
+            if is_bare and len(wanted) > 1:
+                used = [wish for wish in wishes_of(row, self.catalog) if wish.state in ("kept", "preferred")]
+                fits = np.logical_and.reduce([wish.fits for wish in used if wish.fits is not None])
+                if 0 < fits.sum() <= _FEW:
+                    yield " and ".join(wish.text for wish in used), fits, _ALL
 
-        return self._fitting(prompts, _is_preferred, nats_of)
+        return self._fitting(prompts, nats_of)
 
     def _preferred(self, prompts: Sequence[Row], is_asked: bool) -> Scores:
-        def weight_of(_: Row, wish: Wish, fits: np.ndarray, number: int) -> float:
-            return (1 + np.log(len(fits) / max(1, fits.sum()))) / number if is_asked else 1.0
+        def weights_of(row: Row) -> Iterator[tuple[str, np.ndarray, float]]:
+            wanted = [(wish, fits) for wish, fits in self._wanted(row) if wish.is_asked == is_asked]
+            for wish, fits in wanted:
+                rarity = 1 + np.log(len(fits) / max(1, fits.sum()))
+                yield wish.text, fits, rarity / len(wanted) if is_asked else 1.0
 
-        return self._fitting(prompts, lambda wish: _is_preferred(wish) and wish.is_asked == is_asked, weight_of)
+        return self._fitting(prompts, weights_of)
+
+    def _wanted(self, row: Row) -> list[tuple[Wish, np.ndarray]]:
+        """Return what a row's user prefers, each wish once, with the items that fit it."""
+        wishes = {wish.text: wish for wish in wishes_of(row, self.catalog) if _is_preferred(wish)}
+        return [(wish, wish.fits) for wish in wishes.values() if wish.fits is not None]
 
     def _fitting(
-        self,
-        prompts: Sequence[Row],
-        is_counted: Callable[[Wish], bool],
-        weight_of: Callable[[Row, Wish, np.ndarray, int], float],
+        self, prompts: Sequence[Row], weights_of: Callable[[Row], Iterator[tuple[str, np.ndarray, float]]]
     ) -> Scores:
         size = len(self.catalog)
         columns = dict[str, tuple[int, sparse.csr_array]]()  # by the text of a wish
         cells = dict[tuple[int, int], float]()
         for place, row in enumerate(prompts):
-            wishes = [wish for wish in wishes_of(row, self.catalog) if is_counted(wish)]
-            own = {wish.text: (wish, wish.fits) for wish in wishes if wish.fits is not None}
-            for text, (wish, fits) in own.items():
+            for text, fits, weight in weights_of(row):
                 if text not in columns:
                     columns[text] = len(columns), sparse.csr_array(fits[None].astype(np.float32))
-                cells[place, columns[text][0]] = weight_of(row, wish, fits, len(own))
+                cells[place, columns[text][0]] = weight
         fits_of = [fits for _, fits in columns.values()]
         table = sparse.vstack([sparse.csr_array((0, size), dtype=np.float32), *fits_of]).T.tocsr()
         at = np.array(list(cells), dtype=np.int64).reshape(-1, 2).T

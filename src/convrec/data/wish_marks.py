@@ -50,6 +50,7 @@ _REWRITTEN = [  # contractions, and what stands for a limit or for two values
         (r"\b(it|that|there|he|she|who|what)'s\b", r"\1 is"),
         (r"(?<=[a-z])'s\b", ""),
         (r"\b(?:for|with) (?:an? |my |our |the |two )?[2-9][- ]y(?:ea)?rs?[- ]olds?\b(?! [a-z])", "only kids"),
+        (r"\b(?:(?:for|with) )?(?:my|our) [2-9][- ]?(?:y/?o|y(?:ea)?rs?[- ]old)s?\b", "only kids"),
         (r"\bw/o\b", "without"),
         (r"\b(?:the )?(?:last|previous|20th|twentieth) century\b(?! fox| studios| women)", "1900 to 1999"),
         (r"\brom[- ]?coms?\b", "romance comedy"),
@@ -260,7 +261,8 @@ class Marker:
                 if name == "narrower":
                     found = [replace(own, is_narrower=True) for own in self.spelt.get(forms[0], ())]
                     forms = [form for form in forms[1:] if form not in self.spelt]
-                self.spelt |= dict.fromkeys(forms, found) if found else {}
+                for form in forms if found else ():
+                    self.spelt[form] = list(dict.fromkeys([*self.spelt.get(form, ()), *found]))
 
     def column(self, unit: str) -> np.ndarray:
         """Return the numbers of a unit, such as `year`, `min` or `page`; NaN where there are none. Shape: (C,)."""

@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.titles import fold
-from convrec.data.wish_marks import MARKS, NUMBERS, Marker, Token, Value, nouns, stem, words, words_of
+from convrec.data.wish_marks import MARKS, NUMBERS, PEOPLE, Marker, Token, Value, nouns, stem, words, words_of
 from convrec.data.wish_scopes import ARTICLES, REACH
 
 # Before a number of a list that was shown, and behind it.
@@ -17,6 +17,7 @@ _COUNTED = {"seen", "number", "not", "like", "and", "or", ",", "into", "except",
 }
 _COUNTED_ON = {"and", "or", "already", "before", "but", "please"}
 _TIMES = {"time", "night", "week", "weekend", "month", "year", "day", "half", "thing"}
+_OF_A_PERSON = {"his", "hers", "her", "their", "theirs"}
 _SAME = {"star": {"star", "actor", "cast"}, "actor": {"star", "actor", "cast"}, "actress": {"star", "actor", "cast"}}
 
 
@@ -25,14 +26,19 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
     found, at = list[Token](), 0
     while at < len(tokens):
         size, values, kind = 1, list[Value](), "title"
+        is_seen = any(token.cue == "seen" for token in tokens[max(0, at - REACH) : at])
+        if is_seen and tokens[at].word in _OF_A_PERSON and (people := list(filter(_is_person, found))):
+            found[found.index(people[-1])] = Token("one", "")
+            found += [Token("not", "", "cue", "not"), people[-1]]  # "I love Hitchcock, and have seen all of his"
+            at += 1
+            continue
         if shown:
-            is_seen = any(token.cue == "seen" for token in tokens[max(0, at - REACH) : at])
             size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "", is_seen)
-        people, column = _same(marker.catalog, tokens[at : at + 2], named)
-        if people:
-            found_in = [value for text in people for value in marker.spelt.get(words_of(text), ())]
+        names, column = _same(marker.catalog, tokens[at : at + 2], named)
+        if names:
+            found_in = [value for text in names for value in marker.spelt.get(words_of(text), ())]
             items = [item for value in found_in for item in value.items]
-            size, values, kind = 2, [Value(" or ".join(people), items, column)], "value"
+            size, values, kind = 2, [Value(" or ".join(names), items, column)], "value"
         if tokens[at].word in ("after", "before") and tokens[at + 1 : at + 2] and tokens[at + 1].kind == "title":
             year = marker.catalog.items[tokens[at + 1].values[0].items[0]].year
             if year and (at == 0 or tokens[at - 1].word in nouns() | ARTICLES | {"made", "released", "from"}):
@@ -49,6 +55,10 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
         found.append(Token(said, said, kind, "", values, unit="list" * is_list) if values else tokens[at])
         at += size if values else 1
     return found
+
+
+def _is_person(token: Token) -> bool:
+    return token.kind == "value" and stem(fold(token.values[0].column)) in PEOPLE
 
 
 def _is_time(behind: Sequence[str]) -> bool:

@@ -206,7 +206,9 @@ def _behind(marks: list[Mark], tokens: list[Token], at: int, polarity: str) -> b
         else:
             link = _link(between, [])
             is_near = link in ("listed", "joined") or (link == "comma" and _is_listed(tokens, mark.at, place))
-        is_denied_before = mark.polarity in DENIED and polarity == "want" and not tokens[at].word.startswith("but")
+        is_denied_before = (
+            mark.polarity in DENIED | {"less"} and polarity == "want" and not tokens[at].word.startswith("but")
+        )
         is_near = is_near and (polarity != "seen" or mark.token.kind == "title")
         if not is_near or is_denied_before or (polarity == "doubt" and mark.polarity != "want"):
             break

@@ -95,7 +95,7 @@ def summary(wishes: Sequence[Wish]) -> str:
     texts: dict[str, list[str]] = {state: [] for state in (*_INTRO, "unsure")}
     for wish in wishes:
         texts[wish.state].append(f"{wish.text} ({wish.left})" if wish.state == "dropped" else wish.text)
-    parts = [f"{words}: {' · '.join(texts[state])}" for state, words in _INTRO.items() if texts[state]]
+    parts = [f"{words}: {' · '.join(dict.fromkeys(texts[state]))}" for state, words in _INTRO.items() if texts[state]]
     short = [wish for wish in wishes if wish.state == "kept" and wish.left is not None]
     if short:
         best = max(short, key=lambda wish: wish.left or 0)

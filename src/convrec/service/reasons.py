@@ -11,6 +11,7 @@ from convrec.data.titles import fold, normalise_unicode
 from convrec.data.unspaced import without_runs
 from convrec.data.wish_marks import MINUTES, PEOPLE, stem
 from convrec.data.wish_reader import WishReader
+from convrec.data.wishes import Wish
 
 _SHORT_WORD = 3  # letters; its last s is no plural
 _MAX_VALUES = 3  # of one reason
@@ -31,14 +32,14 @@ def genres_of(item: Item) -> list[str]:
 
 
 def facts_of(item: Item) -> str:
-    """Return what lets people check an item: its genres, people, length in minutes, and country; empty without."""
+    """Return what lets people check an item: its genres, people, length in minutes, country and rating."""
     found = [genres_of(item)]
     for name, own in short_values(item).items():
         if stem(fold(name)) in PEOPLE:
             found.append(own[:_MAX_PEOPLE])
         elif fold(name) in MINUTES and own[0].isdecimal():
             found.append([f"{own[0]} min"])
-        elif fold(name) in ("country", "countries"):
+        elif fold(name) in ("country", "countries", "rating"):
             found.append(own)
     return " · ".join(", ".join(own) for own in found if own)
 
@@ -68,13 +69,16 @@ class Reasons:
         items: Sequence[Item],
         messages: Sequence[Mapping[str, str]],
         likers: Mapping[int, int],
-        against: Collection[str] = (),
+        wishes: Iterable[Wish] = (),
     ) -> list[list[str]]:
         """Return the reasons for each item, in sentences without a full stop; none where there is none.
 
-        `likers` says how many people with similar requests liked an item, by its index in the catalog. `against` has
-        the folded values and titles that the user speaks against; no reason names them.
+        `likers` says how many people with similar requests liked an item, by its index in the catalog. `wishes` are
+        what was read: what they speak against is named by no reason, and a value that they ask for counts as mentioned.
         """
+        used = [wish for wish in wishes if wish.state in ("kept", "preferred", "unsure")]
+        against = frozenset[str]().union(*(wish.against for wish in used if wish.state != "preferred"))
+        asked = {fold(wish.text) for wish in used if wish.state != "unsure"}
         text = "\n".join(message["content"] for message in messages if message["role"] == "user")[-_MAX_READ:]
         text = normalise_unicode("NFC", text)
         named, words = self.named_items([text]), fold(self._without_titles(text))
@@ -83,7 +87,11 @@ class Reasons:
         indices = self._catalog.indices_of_lines(map(str, items))
         people = [likers.get(-1 if index is None else index) for index in indices]
         return [
-            [*_liked(number), *_mentioned(item, words, decades, against), *self._shared(item, named, against)]
+            [
+                *_liked(number),
+                *_mentioned(item, words, asked - against, decades, against),
+                *self._shared(item, named, against),
+            ]
             for item, number in zip(items, people, strict=True)
         ]
 
@@ -195,9 +203,11 @@ def _liked(number: int | None) -> list[str]:
     return [] if number is None else [f"Liked by {number:,} people who asked for something like this"]
 
 
-def _mentioned(item: Item, words: str, decades: set[int], against: Collection[str]) -> list[str]:
+def _mentioned(
+    item: Item, words: str, asked: Collection[str], decades: set[int], against: Collection[str]
+) -> list[str]:
     values = [value for own in short_values(item).values() for value in own if fold(value) not in against]
-    values = [value for value in values if not value.isdecimal() and _occurs(value, words)]
+    values = [value for value in values if not value.isdecimal() and (fold(value) in asked or _occurs(value, words))]
     if item.year is not None and item.year // 10 * 10 in decades:
         values.append(f"the {item.year // 10 * 10}s")
     return [f"You mentioned {_joined(dict.fromkeys(values))}"] if values else []

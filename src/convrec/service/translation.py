@@ -177,12 +177,11 @@ class Translator:
 
     def explain(self, items: Sequence[Item], asked: Prepared) -> list[list[str]]:
         """Return the reasons for each item of the list that answers a request, by what guided it (see `Reasons`)."""
-        against = frozenset[str]().union(*(wish.against for wish in asked.wishes if wish.state in ("kept", "unsure")))
         people: Mapping[int, int] = {}
         if isinstance(asked.guide, Guidance):
             with self.lock:
                 (people,) = asked.guide.likers([{"messages": asked.messages}])
-        return self.reasons.of(items, asked.messages, people, against)
+        return self.reasons.of(items, asked.messages, people, asked.wishes)
 
     def knows(self, title: str) -> bool:
         """Return whether a title to deny or allow is in the catalog."""

@@ -25,7 +25,7 @@ from convrec.data.sources.dialogue import Request, write_change_of_mind, write_c
 from convrec.data.sources.source import Source
 
 FILMS = Path(__file__).with_name("films.csv")
-FIELDS = ("genres", "keywords", "director", "actors", "runtime", "country", "language")
+FIELDS = ("genres", "keywords", "director", "actors", "runtime", "country", "language", "rating", "mood", "style")
 GENRE, THEME, DECADE, HIDDEN, AVOIDED = 5.0, 2.0, 3.0, 0.5, 6.0
 SWAY = (1.0, 2.0)  # weight of popularity in a user's utility: uniform between these
 STATED_DECADE = 0.75  # share of users who want a decade
