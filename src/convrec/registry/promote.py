@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -114,21 +113,19 @@ def list_versions() -> list[dict[str, str]]:
     """Return one row for each version, newest first; its NDCG is that of the system as it is served."""
     connect()
     client = mlflow.MlflowClient()
-    aliases = read_aliases(client)
-    return [_row(version, aliases) for version in all_versions(client)]
-
-
-def _row(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, str]:
-    number, tags = str(version.version), version.tags
-    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    prefix = f"{TEST_TAG}ndcg_at_"
-    ndcg = [f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)]
-    return {
-        "version": number,
-        "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
-        "created": f"{created:%Y-%m-%d %H:%M} UTC",
-        "ndcg": ndcg[0] if ndcg else "",
-        "data": tags.get("data_version", ""),
-        "parent": tags.get("parent", ""),
-        "status": tags.get(STATUS_TAG, "not decided"),
-    }
+    aliases, prefix, rows = read_aliases(client), f"{TEST_TAG}ndcg_at_", []
+    for version in all_versions(client):
+        number, tags = str(version.version), version.tags
+        created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+        ndcg = [f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)]
+        row = {
+            "version": number,
+            "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
+            "created": f"{created:%Y-%m-%d %H:%M} UTC",
+            "ndcg": ndcg[0] if ndcg else "",
+            "data": tags.get("data_version", ""),
+            "parent": tags.get("parent", ""),
+            "status": tags.get(STATUS_TAG, "not decided"),
+        }
+        rows.append(row)
+    return rows
