@@ -40,9 +40,6 @@ def _end(until: str | None) -> datetime:
 
 
 @flow(name="experiment", flow_run_name=run_name("experiment"))
-def experiment(feedback: str | None = None) -> str:
-    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse.
-
-    `feedback` is the URL of the feedback database (default: CONVREC_FEEDBACK_URL).
-    """
-    return watch_experiment(feedback)
+def experiment() -> str:
+    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse."""
+    return watch_experiment()
