@@ -1,7 +1,5 @@
 """Tasks about the champion: register a version, promote it by promotion.yaml, and watch the online experiment."""
 
-from pathlib import Path
-
 import mlflow
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -49,7 +47,7 @@ def watch_experiment() -> str:
     experiment = read_experiment(client)
     if experiment is None or not experiment.is_running:
         return "no experiment is running"
-    result = watch(client, open_store(Path()), experiment, stop_if_worse=True, by="flow experiment")
+    result = watch(client, open_store(), experiment, stop_if_worse=True, by="flow experiment")
     ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
     message = f"{result.headline}.{ended}"
     columns, *rows = result.rows()

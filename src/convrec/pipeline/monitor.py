@@ -40,7 +40,7 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
     paths.require_split("train")
     device = pick_device(params.common.device)
     embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device)
-    with closing(open_store(paths.root, feedback)) as store:
+    with closing(open_store(feedback, paths.root)) as store:
         model, tested = _champion(paths)
         tags = {**params.tags(), "stage": STAGE, "model": model}
         with open_run(f"monitor {until:%Y-%m-%d %H:%M}", tags, {"monitoring": settings.model_dump()}) as run:

@@ -38,7 +38,7 @@ def _open(url: str | None) -> "FeedbackStore":
     from convrec.service.feedback.journal import deliver_left
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
-        return open_store(Path(), url)
+        return open_store(url)
     store = FeedbackStore(feedback_url(url))
     for text in deliver_left(JOURNAL, store):
         print(f"feedback is not delivered: {text}", file=sys.stderr)
