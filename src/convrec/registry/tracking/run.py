@@ -166,18 +166,6 @@ def _report_left(root: Path) -> None:
 
 
 @contextmanager
-def _system_metrics(run_id: str) -> Iterator[None]:
-    """Let MLflow record `system/...` metrics in a thread during the block; it stops if the server is lost."""
-    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
-    monitor = SystemMetricsMonitor(run_id, tracking_uri=tracking_uri())
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.finish()
-
-
-@contextmanager
 def stage_run(
     stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
 ) -> Iterator[Run]:
@@ -190,10 +178,16 @@ def stage_run(
     run = open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
     if run_file is not None:
         write_text(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}).decode())
-    with run, _system_metrics(run.run_id):
-        yield run
-        if stage == "data":
-            run.set_tags(data_tags(Paths()))
+    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
+    with run:
+        monitor = SystemMetricsMonitor(run.run_id, tracking_uri=tracking_uri())
+        monitor.start()  # a thread, which stops if the server is lost
+        try:
+            yield run
+            if stage == "data":
+                run.set_tags(data_tags(Paths()))
+        finally:
+            monitor.finish()
 
 
 def end_pipeline_run(
