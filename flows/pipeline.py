@@ -30,15 +30,7 @@ from convrec.project.paths import Paths
 from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline, skipped_gates
-from convrec.registry.tracking import (
-    Run,
-    connect,
-    end_pipeline_run,
-    open_run,
-    run_address,
-    runs_page,
-    shown_address,
-)
+from convrec.registry.tracking import Run, connect, end_pipeline_run, open_run, run_address, runs_page, shown_address
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, find_version, model_name, require_catalog
 from convrec.service.reasons import Reasons, example_requests

@@ -64,14 +64,7 @@ def status(*, url: FeedbackUrl = None) -> None:
 
 
 @feedback.command
-def export(
-    file: Path | None = None,
-    /,
-    *,
-    since: Time = None,
-    until: Time = None,
-    url: FeedbackUrl = None,
-) -> None:
+def export(file: Path | None = None, /, *, since: Time = None, until: Time = None, url: FeedbackUrl = None) -> None:
     """Write one row for each shown item, with what the user did with it.
 
     Example: convrec feedback export feedback.csv --since 2026-05-01

@@ -8,17 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from convrec.pipeline.commands import (
-    REGISTRY,
-    AsJson,
-    By,
-    FeedbackUrl,
-    Share,
-    Version,
-    add_group,
-    app,
-    project,
-)
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
 from convrec.project.table import TextTable
 from convrec.project.text import plain

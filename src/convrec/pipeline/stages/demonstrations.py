@@ -16,13 +16,7 @@ from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts
-from convrec.demonstrations.quality import (
-    PLACED_BY,
-    check_demonstrations,
-    placed_by,
-    popularity,
-    split_figures,
-)
+from convrec.demonstrations.quality import PLACED_BY, check_demonstrations, placed_by, popularity, split_figures
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
 from convrec.evaluation.scoring import step_scores

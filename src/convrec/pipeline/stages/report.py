@@ -66,11 +66,7 @@ def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
 
 
 def _failures(
-    rows: list[Row],
-    lists: dict[str, dict[str, str]],
-    hits: dict[str, np.ndarray],
-    number: int,
-    catalog: Catalog,
+    rows: list[Row], lists: dict[str, dict[str, str]], hits: dict[str, np.ndarray], number: int, catalog: Catalog
 ) -> tuple[list[Example], tuple[int, int]]:
     """Return the rows of Rank-GRPO with the lowest NDCG, those of one NDCG by what SFT's lists were better.
 
