@@ -4,7 +4,6 @@ They run as deployments; `convrec monitor` and `convrec experiment status --stop
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -26,7 +25,7 @@ def monitor(until: str | None = None) -> dict[str, Any]:
     """
     end = _end(until)
     refuse_early(load_monitoring)
-    refuse_early(lambda: open_store(Path()).close())
+    refuse_early(lambda: open_store().close())
     bring_up_to_date("monitor", stages=["data"])
     return check_feedback(end)
 
@@ -40,9 +39,6 @@ def _end(until: str | None) -> datetime:
 
 
 @flow(name="experiment", flow_run_name=run_name("experiment"))
-def experiment(feedback: str | None = None) -> str:
-    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse.
-
-    `feedback` is the URL of the feedback database (default: CONVREC_FEEDBACK_URL).
-    """
-    return watch_experiment(feedback)
+def experiment() -> str:
+    """Return the result of the running experiment in one line; it ends if the challenger is significantly worse."""
+    return watch_experiment()

@@ -30,15 +30,7 @@ from convrec.project.paths import Paths
 from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
 from convrec.registry.decisions import headline, skipped_gates
-from convrec.registry.tracking import (
-    Run,
-    connect,
-    end_pipeline_run,
-    run_address,
-    runs_page,
-    shown_address,
-    start_pipeline_run,
-)
+from convrec.registry.tracking import Run, connect, end_pipeline_run, open_run, run_address, runs_page, shown_address
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, find_version, model_name, require_catalog
 from convrec.service.reasons import Reasons, example_requests
@@ -95,7 +87,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                 if any(later.gpu for later in stages[place:]):
                     require_machine(params)
                 run_tags = {"flow": name, **params.tags()}
-                run = start_pipeline_run(f"{name} {params.common.profile}", run_tags, params.model_dump())
+                run = open_run(run_name(name)(), run_tags, params.model_dump())
                 outcome["run"] = run.run_id
                 logger.info(ui_line(), extra=SHOWN)
                 outcome["page"] = shown_address(runs_page(max(params.common.cutoffs))) or ""

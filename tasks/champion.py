@@ -1,7 +1,5 @@
 """Tasks about the champion: register a version, promote it by promotion.yaml, and watch the online experiment."""
 
-from pathlib import Path
-
 import mlflow
 from prefect import task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -39,18 +37,17 @@ def decide_promotion(version: str) -> Decision:
 
 
 @task(task_run_name="read the experiment", **RETRIES)
-def watch_experiment(feedback: str | None) -> str:
+def watch_experiment() -> str:
     """Return the result of the running experiment in one line, and end it if the challenger is worse.
 
-    `feedback` is the URL of the feedback database; by default that of CONVREC_FEEDBACK_URL, or the project's. Raises
-    `Unavailable` if a server is down.
+    Raises `Unavailable` if a server is down.
     """
     connect()
     client = mlflow.MlflowClient()
     experiment = read_experiment(client)
     if experiment is None or not experiment.is_running:
         return "no experiment is running"
-    result = watch(client, open_store(Path(), feedback), experiment, stop_if_worse=True, by="flow experiment")
+    result = watch(client, open_store(), experiment, stop_if_worse=True, by="flow experiment")
     ended = f" Ended: {result.experiment.reason}." if result.experiment.ended else ""
     message = f"{result.headline}.{ended}"
     columns, *rows = result.rows()

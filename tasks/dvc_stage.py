@@ -90,25 +90,19 @@ def _opened() -> Iterator[Repo]:
     for name in ("dvc", "dvc_data"):  # errors are reported here; DVC's progress bars would break the flow's live line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with Repo(".", _wait_for_lock=True) as repo:
-        _forget_dead_holders(repo)
+        holders = Path(str(repo.tmp_dir), RWLOCK_FILE)
+        # DVC takes any process that has the id of a holder for it, and reports that the path "is busy". All holders are
+        # gone if their list is older than this machine or container.
+        if holders.exists() and holders.stat().st_mtime < psutil.Process(1).create_time():
+            holders.unlink()
         try:
             yield repo
         except (DvcException, UnicodeDecodeError) as error:
             damage = RWLockFileCorruptedError | RWLockFileFormatError | UnicodeDecodeError
             if isinstance(error, damage) or isinstance(error.__cause__, damage):
-                path = os.path.relpath(Path(str(repo.tmp_dir), RWLOCK_FILE))
+                path = os.path.relpath(holders)
                 raise InputError(f"{path}: damaged; remove it while no DVC process works here") from None
             raise
-
-
-def _forget_dead_holders(repo: Repo) -> None:
-    """Remove DVC's list of readers and writers if it is older than this machine or container, as all of them are gone.
-
-    DVC takes any process that has the id of one of them for it, and reports that the path "is busy".
-    """
-    path = Path(str(repo.tmp_dir), RWLOCK_FILE)
-    if path.exists() and path.stat().st_mtime < psutil.Process(1).create_time():
-        path.unlink()
 
 
 def reproduce(stage: str, force: bool = False, variables: Mapping[str, str] | None = None) -> int:

@@ -65,7 +65,7 @@ def export_feedback() -> None:
     if "feedback" not in data.sources:
         return
     path = Path(data.feedback) / FILE
-    with closing(open_store(Path())) as store:
+    with closing(open_store()) as store:
         number = export(store, path)
     get_run_logger().info("%s: %s shown items of recorded feedback", path, f"{number:,}", extra=SHOWN)
 

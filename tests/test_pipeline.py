@@ -206,7 +206,7 @@ def test_promotion_measures_a_version_as_the_stage_does(project, client, monkeyp
     champion = client.get_model_version_by_alias(model_name(), CHAMPION)
     model = download_version(f"models:/{model_name()}/{champion.version}")
     one = "1", model
-    found = compare_versions(params, paths, load_policy(params.common.cutoffs), one, one)
+    found = compare_versions(params, paths, load_policy(params.common.cutoffs), [one, one])
     stage = json.loads(paths.results("evaluate").read_text())["rank_grpo"]
     for metric in ("ndcg_at_6", "in_catalog", "coverage"):
         assert found.challenger.means[metric] == pytest.approx(stage[metric], abs=1e-6)

@@ -250,9 +250,9 @@ def test_the_scheduled_task_stops_a_worse_challenger(champion, store, monkeypatc
     shown: list[str] = []
     monkeypatch.setattr("tasks.champion.create_markdown_artifact", lambda text, **_: shown.append(text))
     with disable_run_logger():
-        assert watch_experiment.fn(None) == "no experiment is running" and not shown
+        assert watch_experiment.fn() == "no experiment is running" and not shown
         experiment = start_experiment(champion, "2", 0.5, "ops")
         answer_users(store, experiment, (0.4, 0.1), 300)
-        assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn(None)
+        assert "Ended: version 2 is worse than champion 1." in watch_experiment.fn()
     assert not read_experiment(champion).is_running
     assert "| champion | 1 |" in shown[0] and "| challenger | 2 |" in shown[0]

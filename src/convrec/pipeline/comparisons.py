@@ -32,7 +32,7 @@ from convrec.project.graph import stage_params
 from convrec.project.paths import CHECKPOINTS, Paths
 from convrec.project.results import write_json
 from convrec.project.table import TextTable
-from convrec.registry.tracking import Run, group_run, stage_run
+from convrec.registry.tracking import Run, open_run, stage_run
 from convrec.training.checkpoints import last_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Experiment:
         """
         tags = {key: value for key, value in runs[0].tags().items() if key != "seed"}
         tags |= {"variant": name, "stage": "variant"}
-        with group_run(name, tags, runs[0].model_dump(include={"rank_grpo"}), parent.run_id) as record:
+        with open_run(name, tags, runs[0].model_dump(include={"rank_grpo"}), parent.run_id) as record:
             folders = [self._run(name, run, record) for run in runs]
             record.log_metrics(pd.DataFrame([_means(pd.read_parquet(f / _SCORES)) for f in folders]).mean().to_dict())
         return folders
@@ -149,7 +149,7 @@ def compare_algorithms(
     guide = load_guide(paths.guidance, evaluation.catalog, training=paths.evidence) if constrained else None
     experiment = Experiment(paths, evaluation, constrained, guide)
     tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
-    with group_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
+    with open_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:
         folders = {name: experiment.run_seeds(name, runs, record) for name, runs in variants.items()}
         sft = experiment.score(start)
         means: dict[str, tuple[pd.DataFrame, list[float]]] = {START: (sft[[*KEYS, metric]], [])}

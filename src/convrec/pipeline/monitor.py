@@ -17,7 +17,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.project.results import write_json
 from convrec.registry.model_card import TEST_TAG
-from convrec.registry.tracking import connect, group_run
+from convrec.registry.tracking import connect, open_run
 from convrec.registry.versions import CHAMPION, alias_version, model_name
 from convrec.service.feedback import open_store
 from convrec.service.monitoring.checks import ALARM, Check, run_checks
@@ -40,10 +40,10 @@ def monitor(params: Params, paths: Paths, until: datetime, feedback: str | None 
     paths.require_split("train")
     device = pick_device(params.common.device)
     embedder = partial(make_embedder, **params.demonstrations.embedder.model_dump(), device=device)
-    with closing(open_store(paths.root, feedback)) as store:
+    with closing(open_store(feedback, paths.root)) as store:
         model, tested = _champion(paths)
         tags = {**params.tags(), "stage": STAGE, "model": model}
-        with group_run(f"monitor {until:%Y-%m-%d %H:%M}", tags, {"monitoring": settings.model_dump()}) as run:
+        with open_run(f"monitor {until:%Y-%m-%d %H:%M}", tags, {"monitoring": settings.model_dump()}) as run:
             rows, catalog = read_rows(paths.split("train")), Catalog.read(paths.catalog)
             watched = read_watched(store, catalog, rows, settings, until, seed)
             checks = run_checks(settings.checks, watched, embedder, seed)

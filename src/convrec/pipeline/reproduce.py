@@ -1,6 +1,7 @@
 """`convrec reproduce`: fetches data and models of the published experiment on Reddit-v2, and writes params.yaml."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 from convrec.evaluation.published import all_published
@@ -14,6 +15,12 @@ RAW = Path("data/raw")
 DUMP = "ZhankuiHe/reddit_movie_large_v1"  # the raw conversations of Reddit-v2
 _MODEL_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICENSE*"]
 _TEST_PROMPTS = 2050  # of Reddit-v2
+# What a trial has a share of.
+_SHARES = ("demonstrations.train_share", "rank_grpo.num_train_epochs")
+_NUMBERS = (
+    "sft.save_steps",
+    *(f"rank_grpo.{name}" for name in ("save_steps", "validation_steps", "validation_prompts", "decay_step")),
+)
 _INSTRUCTION = "Recommend {list_length} {items}."  # the published splits have one in each prompt
 _PREFIX = "reddit-"
 
@@ -72,20 +79,8 @@ def _data_settings(data: Path | None) -> list[str]:
 
 def _scaled(published: Params, scale: float) -> list[str]:
     """Return the settings of a share of the published prompts and steps."""
-    sft, aligned = published.sft, published.rank_grpo
-    shares = {
-        "demonstrations.train_share": published.demonstrations.train_share,
-        "rank_grpo.num_train_epochs": aligned.num_train_epochs,
-    }
-    steps = {
-        "sft.checkpoint_step": sft.checkpoint_step or 1,
-        "sft.save_steps": sft.save_steps,
-        "rank_grpo.save_steps": aligned.save_steps,
-        "rank_grpo.validation_steps": aligned.validation_steps,
-        "rank_grpo.validation_prompts": aligned.validation_prompts,
-        "rank_grpo.decay_step": aligned.decay_step,
-        "evaluate.max_prompts": _TEST_PROMPTS,
-    }
-    values = {key: scale * value for key, value in shares.items()}
-    values |= {key: max(1, round(scale * value)) for key, value in steps.items() if value is not None}
-    return [f"{key}={value:g}" for key, value in values.items()]
+    numbers = {name: attrgetter(name)(published) for name in _NUMBERS}
+    numbers |= {"sft.checkpoint_step": published.sft.checkpoint_step or 1, "evaluate.max_prompts": _TEST_PROMPTS}
+    values = {name: scale * attrgetter(name)(published) for name in _SHARES}
+    values |= {name: max(1, round(scale * number)) for name, number in numbers.items() if number is not None}
+    return [f"{name}={value:g}" for name, value in values.items()]

@@ -31,19 +31,18 @@ from convrec.service.translation import ModelFiles
 
 logger = logging.getLogger(__name__)
 
-Contestant = tuple[str, ModelFiles]  # a version's number and its files
-
 TIMED_PROMPTS = 30
 _PERCENTILE = 0.95
 
 
 def compare_versions(
-    params: Params, paths: Paths, policy: Policy, challenger: Contestant, champion: Contestant | None
+    params: Params, paths: Paths, policy: Policy, sides: Sequence[tuple[str, ModelFiles]]
 ) -> Comparison:
-    """Return the comparison of both versions, numbers with files, on the current test split and catalog, by row.
+    """Return the comparison of both versions on the current test split and catalog, by row.
 
-    Cached lists are reused. The latency is that of single conversations (see `latencies`). Raises `InputError` if the
-    data have not been made yet, or a version recommends from another catalog.
+    `sides` has number and files of the challenger, then of the champion if there is one. Cached lists are reused. The
+    latency is that of single conversations (see `latencies`). Raises `InputError` if the data have not been made yet,
+    or a version recommends from another catalog.
     """
     for split in SPLITS:
         paths.require_split(split)
@@ -52,7 +51,6 @@ def compare_versions(
     columns = {name: resolve_metric(name, cutoffs, name) for name in policy.metrics()}
     evaluation = Evaluation.of_split(paths, "test", **params.evaluation())
     rows, prompts, catalog = evaluation.rows, evaluation.prompts, evaluation.catalog
-    sides = [challenger] if champion is None else [challenger, champion]
     for version, model in sides:
         own_catalog = {f"version {version} of {model_name()}": Catalog.read(model.catalog)}
         require_shared_items({**own_catalog, str(paths.catalog): catalog})
@@ -70,7 +68,7 @@ def compare_versions(
         for own, seconds in zip(means, latencies(params, paths, [model for _, model in sides], prompts), strict=True):
             own[LATENCY] = seconds
     gains = {}
-    if champion is not None:
+    if len(sides) > 1:
         gains = {name: evaluation.gain(tables[0], tables[1], columns[name]) for name in policy.gains}
     metric = resolve_metric(policy.baselines.metric, cutoffs, policy.baselines.metric)
     over = {name: evaluation.gain(tables[0], other, metric) for name, other in baselines.items()}
@@ -79,14 +77,14 @@ def compare_versions(
     if rail is not None:
         kinds = slice_rows(rows, mentions(train, catalog), catalog)
         slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables], tables[0]["person"])
-    both = [
+    challenger, *champion = (
         Side(version, checkpoint_digest(model.checkpoint), own)
         for (version, model), own in zip(sides, means, strict=True)
-    ]
-    other = both[1] if champion is not None else None
+    )
     settings: dict[str, Any] = {"lists": policy.lists, "metrics": columns, "seed": params.common.seed}
     settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "bootstrap_samples", "engine")}
-    return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
+    against = champion[0] if champion else None
+    return Comparison(challenger, against, gains, slices, len(rows), len(prompts), data, settings, over)
 
 
 def _baseline_scores(rule: Baselines, evaluation: Evaluation, params: Params, paths: Paths) -> dict[str, pd.DataFrame]:

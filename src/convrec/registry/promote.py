@@ -2,19 +2,17 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import mlflow
-from mlflow.entities.model_registry import ModelVersion
 
 from convrec.project.config.params import Params
 from convrec.project.paths import Paths
 from convrec.project.text import plain
-from convrec.registry.decisions import ALREADY, REFUSED, Comparison, Decision, Gate, decision_markdown
+from convrec.registry.decisions import ALREADY, REFUSED, Decision, Gate, decision_markdown
 from convrec.registry.experiment import recorded_result
 from convrec.registry.model_card import TEST_TAG
 from convrec.registry.moves import (
@@ -27,7 +25,7 @@ from convrec.registry.moves import (
     rolled_back,
     utc_now,
 )
-from convrec.registry.policy import POLICY_FILE, Policy, decide, load_policy
+from convrec.registry.policy import POLICY_FILE, decide, load_policy
 from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
 from convrec.registry.versions import all_versions, download_version, find_version, model_name, read_aliases
 
@@ -60,25 +58,19 @@ def promote(
     name, state, who = str(challenger.version), read_state(client), plain(by or user_name())
     if state.champion == name:
         return Decision(ALREADY, "", name, name)
-    comparison = _compare(params, paths, policy, challenger, state)
+    from convrec.registry.measure import compare_versions  # noqa: PLC0415  (imports torch)
+
+    versions = [name] if state.champion is None else [name, state.champion]
+    with tempfile.TemporaryDirectory() as folder:
+        uris = {number: f"models:/{model_name()}/{number}" for number in versions}
+        sides = [(number, download_version(uri, Path(folder, number))) for number, uri in uris.items()]
+        comparison = compare_versions(params, paths, policy, sides)
     if policy.experiment is not None and state.champion is not None:
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
     lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
     why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
     decision = decide(policy, comparison, why, again, approval)
     return decision if dry_run else _carry_out(client, state, decision, who)
-
-
-def _compare(params: Params, paths: Paths, policy: Policy, challenger: ModelVersion, state: State) -> Comparison:
-    from convrec.registry.measure import compare_versions  # noqa: PLC0415  (imports torch)
-
-    versions = [version for version in (str(challenger.version), state.champion) if version is not None]
-    with tempfile.TemporaryDirectory() as folder:
-        own, *other = [
-            (version, download_version(f"models:/{model_name()}/{version}", Path(folder, version)))
-            for version in versions
-        ]
-        return compare_versions(params, paths, policy, own, other[0] if other else None)
 
 
 def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by: str) -> Decision:
@@ -114,21 +106,19 @@ def list_versions() -> list[dict[str, str]]:
     """Return one row for each version, newest first; its NDCG is that of the system as it is served."""
     connect()
     client = mlflow.MlflowClient()
-    aliases = read_aliases(client)
-    return [_row(version, aliases) for version in all_versions(client)]
-
-
-def _row(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, str]:
-    number, tags = str(version.version), version.tags
-    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    prefix = f"{TEST_TAG}ndcg_at_"
-    ndcg = [f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)]
-    return {
-        "version": number,
-        "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
-        "created": f"{created:%Y-%m-%d %H:%M} UTC",
-        "ndcg": ndcg[0] if ndcg else "",
-        "data": tags.get("data_version", ""),
-        "parent": tags.get("parent", ""),
-        "status": tags.get(STATUS_TAG, "not decided"),
-    }
+    aliases, prefix, rows = read_aliases(client), f"{TEST_TAG}ndcg_at_", []
+    for version in all_versions(client):
+        number, tags = str(version.version), version.tags
+        created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+        ndcg = [f"{value} @{name.removeprefix(prefix)}" for name, value in tags.items() if name.startswith(prefix)]
+        row = {
+            "version": number,
+            "aliases": ", ".join(sorted(alias for alias, holder in aliases.items() if holder == number)),
+            "created": f"{created:%Y-%m-%d %H:%M} UTC",
+            "ndcg": ndcg[0] if ndcg else "",
+            "data": tags.get("data_version", ""),
+            "parent": tags.get("parent", ""),
+            "status": tags.get(STATUS_TAG, "not decided"),
+        }
+        rows.append(row)
+    return rows

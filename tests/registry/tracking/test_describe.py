@@ -64,7 +64,7 @@ def _month(text: str) -> str:
     RAW.parent.mkdir(parents=True, exist_ok=True)
     RAW.unlink(missing_ok=True)  # a link to the cache is not written through
     RAW.write_text(text)
-    run = tracking.start_pipeline_run("train tiny", {})
+    run = tracking.open_run("train tiny", {})
     with Repo() as repo:
         repo.add(str(RAW.parent))
         repo.reproduce()

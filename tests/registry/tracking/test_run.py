@@ -42,7 +42,7 @@ def test_a_run_has_the_tags_of_its_data_and_the_stage_data_those_that_it_made(pr
         return tracking.data_tags(paths)
 
     before = write("before")
-    with tracking.group_run("comparison", {}) as group, tracking.stage_run("data", {}, {}) as data:
+    with tracking.open_run("comparison", {}) as group, tracking.stage_run("data", {}, {}) as data:
         found = client.get_run(data.run_id).data.tags
         assert not before.keys() & found.keys()
         after = write("after")
@@ -59,7 +59,7 @@ def test_the_list_of_runs_has_columns_for_the_test_result_and_the_decision(proje
     assert model.removeprefix("tags.").strip("`") in load_params(ROOT / "params.yaml").tags()
     recorded = tracking.metric_values(json.loads((ROOT / "metrics/evaluate.json").read_text()), "test/")
     assert metric.removeprefix("metrics.").strip("`") in recorded and view["name"] == key
-    run = tracking.start_pipeline_run("train tiny", {})
+    run = tracking.open_run("train tiny", {})
     tracking.end_pipeline_run(run, Paths(), "FINISHED", whole=False, decision="promoted")
     assert client.get_run(run.run_id).data.tags[tag.removeprefix("tags.").strip("`")] == "promoted"
 

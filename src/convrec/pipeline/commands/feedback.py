@@ -38,7 +38,7 @@ def _open(url: str | None) -> "FeedbackStore":
     from convrec.service.feedback.journal import deliver_left
 
     if not JOURNAL.is_dir():  # otherwise a service may have recorded while its database was away
-        return open_store(Path(), url)
+        return open_store(url)
     store = FeedbackStore(feedback_url(url))
     for text in deliver_left(JOURNAL, store):
         print(f"feedback is not delivered: {text}", file=sys.stderr)
@@ -64,14 +64,7 @@ def status(*, url: FeedbackUrl = None) -> None:
 
 
 @feedback.command
-def export(
-    file: Path | None = None,
-    /,
-    *,
-    since: Time = None,
-    until: Time = None,
-    url: FeedbackUrl = None,
-) -> None:
+def export(file: Path | None = None, /, *, since: Time = None, until: Time = None, url: FeedbackUrl = None) -> None:
     """Write one row for each shown item, with what the user did with it.
 
     Example: convrec feedback export feedback.csv --since 2026-05-01

@@ -8,17 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from convrec.pipeline.commands import (
-    REGISTRY,
-    AsJson,
-    By,
-    FeedbackUrl,
-    Share,
-    Version,
-    add_group,
-    app,
-    project,
-)
+from convrec.pipeline.commands import REGISTRY, AsJson, By, FeedbackUrl, Share, Version, add_group, app, project
 from convrec.project.errors import EXIT_UNAVAILABLE, InputError, Unavailable
 from convrec.project.table import TextTable
 from convrec.project.text import plain
@@ -173,7 +163,7 @@ def status(*, stop_if_worse: bool = False, by: By = None, url: FeedbackUrl = Non
     if found is None:
         print("null" if as_json else "No experiment was started: `convrec experiment start --help`")
         return
-    _show(watch(client, open_store(Path(), url), found, stop_if_worse, who), as_json)
+    _show(watch(client, open_store(url), found, stop_if_worse, who), as_json)
 
 
 @experiment.command
@@ -194,7 +184,7 @@ def stop(*, reason: str = "", by: By = None, url: FeedbackUrl = None, as_json: A
     if found is None or not found.is_running:
         raise InputError("no experiment is running; `convrec experiment start` starts one")
     try:
-        result = read_result(open_store(Path(), url), found)
+        result = read_result(open_store(url), found)
     except (InputError, Unavailable) as error:  # an experiment must end even if its result cannot be read
         print(f"Ended without a result: {error}", file=sys.stderr)
         end_experiment(client, found.id, reason, who)

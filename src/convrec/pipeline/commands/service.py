@@ -160,11 +160,7 @@ _SERVING = Serving()
 
 @commands.command(group=ASK)
 def serve(
-    *,
-    options: Serving = _SERVING,
-    port: Port = 8000,
-    keys: Path | None = None,
-    new_key: str | None = None,
+    *, options: Serving = _SERVING, port: Port = 8000, keys: Path | None = None, new_key: str | None = None
 ) -> None:
     """Serve recommendations over HTTP, following the registry's champion (docs/serving.md).
 

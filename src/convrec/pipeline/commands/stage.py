@@ -46,13 +46,16 @@ stages = add_group(
 def run(stage: str) -> int | None:
     """Run the stage, in several processes if its section sets that; always close its record."""
     from convrec.project.config.params import load_params
+    from convrec.project.graph import missing_inputs
 
     params = load_params()
     section = getattr(params, stage)
     if "RANK" not in os.environ:
         nodes = read_nodes()
         _check_nodes(stage, section, nodes)
-        _check_inputs(stage)
+        if missing := missing_inputs(stage):
+            remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
+            raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")
         if nodes.rank == 0:
             hold_stage(stage)
         if getattr(section, "launch", None) is not None:
@@ -60,19 +63,13 @@ def run(stage: str) -> int | None:
     elif is_main_process():  # it may still write a checkpoint after its launcher was killed
         hold_stage(f"{stage}.main")
     signal.signal(signal.SIGTERM, _stop)  # so that the record is closed; trainings write a checkpoint first
-    if is_main_process():
-        _run_recorded(stage, params, section)
-    else:
+    paths = Paths()
+    if not is_main_process():
         from convrec.registry.tracking import SilentRun
 
-        _work(stage, params, Paths(), SilentRun())
+        _work(stage, params, paths, SilentRun())
         end_processes()
-    return None
-
-
-def _run_recorded(stage: str, params: "Params", section: "Section") -> None:
-    """Run the stage with its record in `runs/` and its run in MLflow."""
-    paths = Paths()
+        return None
     with recorded(stage, paths.record(stage)) as writer:
         from convrec.registry.tracking import shown_uri, stage_run
 
@@ -81,6 +78,7 @@ def _run_recorded(stage: str, params: "Params", section: "Section") -> None:
             writer.update(run_id=run.run_id, tracking_uri=shown_uri())
             _work(stage, params, paths, run)
             end_processes()
+    return None
 
 
 def _work(stage: str, params: "Params", paths: Paths, record: Any) -> None:
@@ -134,15 +132,6 @@ def _check_nodes(stage: str, section: "Section", nodes: Nodes) -> None:
             )
     elif nodes.rank > 0:
         raise InputError(f"NODE_RANK = {nodes.rank}: {stage} runs on one node; run it where NODE_RANK is 0")
-
-
-def _check_inputs(stage: str) -> None:
-    """Raise `InputError` if an output of another stage that this stage reads is missing."""
-    from convrec.project.graph import missing_inputs
-
-    if missing := missing_inputs(stage):
-        remedy = f"run `dvc repro {stage}`, which first makes what the stage reads"
-        raise InputError(f"{', '.join(missing)}: not made yet; {remedy}")
 
 
 for place, (name, text) in enumerate(TEXTS.items()):

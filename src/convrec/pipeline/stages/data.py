@@ -9,13 +9,7 @@ from rapidfuzz import process
 
 from convrec.data.catalog import DUPLICATE, Catalog
 from convrec.data.checks import check_rows, drop_leaks
-from convrec.data.conversations import (
-    SPLITS,
-    require_filled,
-    split_by_period,
-    split_by_person,
-    with_repeatable,
-)
+from convrec.data.conversations import SPLITS, require_filled, split_by_period, split_by_person, with_repeatable
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform, write_catalog, write_conversations

@@ -1,14 +1,13 @@
 """Stage `demonstrations`: the teacher's lists, grounded by Remap, Reflect, collaborative evidence and Adjust."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from convrec.classical.embedding import Embedder, make_embedder
+from convrec.classical.embedding import make_embedder
 from convrec.classical.guidance import load_guide
 from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
@@ -17,13 +16,7 @@ from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts
-from convrec.demonstrations.quality import (
-    PLACED_BY,
-    check_demonstrations,
-    placed_by,
-    popularity,
-    split_figures,
-)
+from convrec.demonstrations.quality import PLACED_BY, check_demonstrations, placed_by, popularity, split_figures
 from convrec.demonstrations.steps import Demonstrator, Grounded, combine, describe_items, list_texts
 from convrec.demonstrations.teachers import Setting, make_teacher
 from convrec.evaluation.scoring import step_scores
@@ -36,26 +29,21 @@ from convrec.registry.tracking import Run, flatten
 _HELD_OUT = 0.1  # share of the training prompts that Adjust is not fitted to
 
 
-class _Groups(NamedTuple):
-    """The prompts of train and validation; indices of training prompts."""
+def _choose(rows: dict[str, list[Row]], params: Params) -> tuple[dict[str, list[Row]], np.ndarray, np.ndarray]:
+    """Return the prompts of train and validation that get a demonstration, and indices of training prompts.
 
-    prompts: dict[str, list[Row]]
-    held_out: np.ndarray
-    fitted: np.ndarray
-
-
-def _choose(rows: dict[str, list[Row]], params: Params) -> _Groups:
-    """Return the prompts that get a demonstration; some are held out of Adjust, the weights are fitted to others."""
+    Those of the first array are held out of Adjust, the weights are fitted to those of the second.
+    """
     config, seed = params.demonstrations, params.common.seed
     prompts = {name: distinct_prompts(split) for name, split in rows.items()}
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
     number = round(len(order) * _HELD_OUT)
-    return _Groups(prompts, np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts]))
+    return prompts, np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
 
 
 def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
-    config, common = params.demonstrations, params.common
+    config, common, device = params.demonstrations, params.common, pick_device(params.common.device)
     setting = Setting(
         options=config.teacher.model_dump(),
         catalog=catalog,
@@ -70,7 +58,7 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
     )
     teacher = make_teacher(config.teacher.kind, setting)
     texts = describe_items(catalog, teacher)
-    embedder = _embedder_of(params)(texts)
+    embedder = make_embedder(texts, **config.embedder.model_dump(), device=device)
     teacher.prepare(embedder)
     return Demonstrator(
         catalog,
@@ -82,14 +70,7 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
         conversation_weight=config.remap.conversation_weight,
         judged=config.reflect.top,
         gamma=config.reflect.gamma,
-        device=pick_device(common.device),
-    )
-
-
-def _embedder_of(params: Params) -> Callable[[Sequence[str]], Embedder]:
-    """Return what makes the embedder of some texts."""
-    return partial(
-        make_embedder, **params.demonstrations.embedder.model_dump(), device=pick_device(params.common.device)
+        device=device,
     )
 
 
@@ -109,18 +90,18 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     size = common.list_length
     catalog = Catalog.read(paths.catalog)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
-    groups = _choose(rows, params)
+    prompts, held_out, fitted = _choose(rows, params)
     conversations = [transcript(row["messages"]) for row in distinct_prompts(rows["train"])]
     demonstrator = _make_demonstrator(params, paths, catalog, conversations)
     try:
-        grounded = {name: demonstrator.ground(name, prompts) for name, prompts in groups.prompts.items()}
+        grounded = {name: demonstrator.ground(name, own) for name, own in prompts.items()}
     finally:
         took = flatten(demonstrator.teacher.usage())
         record.log_metrics({f"teacher/{key.replace('.', '/')}": float(value) for key, value in took.items()})
-    train, held_out = grounded["train"], groups.held_out
+    train = grounded["train"]
     positives = count_positives(rows["train"], train.prompts, catalog)
     guide = load_guide(paths.evidence, catalog, demonstrator.device, paths.evidence) if config.fit_prompts else None
-    combined = combine(grounded, positives, groups.fitted, guide, demonstrator.device)
+    combined = combine(grounded, positives, fitted, guide, demonstrator.device)
     scores = combined.scores("train")
     fit = fit_adjust(scores, positives, held_out, seed=common.seed, **config.adjust.model_dump())
     fit = keep_if_better(fit, scores, positives, held_out, train.closed, size)
@@ -145,14 +126,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         chosen = held_out if name == "train" else np.arange(len(split.prompts))
         if len(chosen):
             metrics["held_out" if name == "train" else name] = step_scores(
-                chosen,
-                split.prompts,
-                lists,
-                rows[name],
-                catalog,
-                size,
-                common.cutoffs,
-                common.seed,
+                chosen, split.prompts, lists, rows[name], catalog, size, common.cutoffs, common.seed
             )
         metrics |= split_figures(name, split, sources, size)
         if name == "train":

@@ -65,13 +65,13 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Data
         raise InputError(
             f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
         )
-    shown = ("groundtruth", "seen_titles")
     examples = [
         {
             "prompt": prompts(row["messages"]),
             "conversation": row["messages"],
             "row": place,
-            **{key: row[key] for key in shown},
+            "groundtruth": row["groundtruth"],
+            "seen_titles": row["seen_titles"],
         }
         for place, row in enumerate(kept)
     ]

@@ -66,11 +66,7 @@ def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
 
 
 def _failures(
-    rows: list[Row],
-    lists: dict[str, dict[str, str]],
-    hits: dict[str, np.ndarray],
-    number: int,
-    catalog: Catalog,
+    rows: list[Row], lists: dict[str, dict[str, str]], hits: dict[str, np.ndarray], number: int, catalog: Catalog
 ) -> tuple[list[Example], tuple[int, int]]:
     """Return the rows of Rank-GRPO with the lowest NDCG, those of one NDCG by what SFT's lists were better.
 
@@ -90,12 +86,6 @@ def _failures(
     return examples, (int((hits["rank_grpo"].sum(axis=1) == 0).sum()), len(rows))
 
 
-def _demonstration_examples(paths: Paths, catalog: Catalog, num_ranks: int) -> list[Example]:
-    frame = pd.read_parquet(paths.demonstration("validation"))
-    lists = {step: _column(frame, column) for step, column in STEP_COLUMNS.items()}
-    return _examples(read_rows(paths.split("validation")), lists, DEMONSTRATION_EXAMPLES, catalog, num_ranks)
-
-
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the report."""
     catalog, num_ranks = Catalog.read(paths.catalog), params.common.list_length
@@ -110,6 +100,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     hits = {system: hits_by_rank(texts, rows, catalog, num_ranks) for system, texts in lists.items()}
     persons = [person_of(row) for row in rows]
     reasons = Counter(zip(quarantine["source"], quarantine["reason"], strict=True))
+    demonstrated = pd.read_parquet(paths.demonstration("validation"))
+    steps = {step: _column(demonstrated, column) for step, column in STEP_COLUMNS.items()}
+    shown = _examples(read_rows(paths.split("validation")), steps, DEMONSTRATION_EXAMPLES, catalog, num_ranks)
     failures, without_hit = _failures(rows, lists, hits, params.report.num_failures, catalog)
     page = render_report(
         parameters=flatten(params.model_dump()),
@@ -126,7 +119,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
         failures=failures,
         without_hit=without_hit,
-        demonstration_examples=_demonstration_examples(paths, catalog, num_ranks),
+        demonstration_examples=shown,
     )
     write_text(paths.report, page)
     record.log_artifact(paths.report)

@@ -17,11 +17,10 @@ from convrec.registry.tracking.run import (
     Run,
     SilentRun,
     end_pipeline_run,
-    group_run,
+    open_run,
     run_address,
     runs_page,
     shown_address,
     stage_run,
-    start_pipeline_run,
 )
 from convrec.registry.tracking.store import connect, shown_uri

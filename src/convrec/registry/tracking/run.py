@@ -5,11 +5,10 @@ import logging
 import math
 import os
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlflow
 import orjson
@@ -44,13 +43,23 @@ PARENT_VARIABLE = "CONVREC_PARENT_RUN_ID"  # set by the flow for the stages that
 
 
 class Run:
-    """An open run. Recording never waits for the tracking server; `close` waits for a limited time."""
+    """An open run; as the context of a block, it ends with it as finished, failed, or killed.
+
+    Recording never waits for the tracking server; `close` waits for a limited time.
+    """
 
     def __init__(self, about: About, root: Path = Path()):
         self.run_id = about.run_id
         self._journal = Journal((root / FOLDER).resolve(), about)
         self._delivery = Delivery(self._journal.path, tracking_uri(root))
         self._delivery.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        is_killed = isinstance(error, KeyboardInterrupt | Stopped)
+        self.close("KILLED" if is_killed else "FAILED" if error else "FINISHED")
 
     def log_metrics(self, metrics: dict[str, float], step: int = 0) -> None:
         """Record metrics at a step; `@` in a name, which MLflow does not allow, becomes `_at_`."""
@@ -127,11 +136,11 @@ class SilentRun(Run):
     log_metrics = log_params = set_tags = log_artifact = log_text = log_versions = log_dataset = close = _ignore
 
 
-def _open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None, parent: str | None = None) -> Run:
+def open_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None) -> Run:
     """Create a run on the server, the only call that waits for it, and record parameters and versions.
 
     The stage `data` gets the tags of its data at its end. The journals of processes that ended are sent in the
-    background. Raises as `connect` does.
+    background, and their runs end as killed. Raises as `connect` does.
     """
     experiment, root, started, files = connect(), Path().resolve(), now_ms(), read_versions()
     threading.Thread(target=_report_left, args=[root], name="convrec tracking upload", daemon=True).start()
@@ -157,32 +166,6 @@ def _report_left(root: Path) -> None:
 
 
 @contextmanager
-def _ended(run: Run) -> Iterator[Run]:
-    """Close the run at the end of the block as finished, failed, or killed."""
-    status = "FAILED"
-    try:
-        yield run
-        status = "FINISHED"
-    except (KeyboardInterrupt, Stopped):
-        status = "KILLED"
-        raise
-    finally:
-        run.close(status)
-
-
-@contextmanager
-def _system_metrics(run_id: str) -> Iterator[None]:
-    """Let MLflow record `system/...` metrics in a thread during the block; it stops if the server is lost."""
-    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
-    monitor = SystemMetricsMonitor(run_id, tracking_uri=tracking_uri())
-    monitor.start()
-    try:
-        yield
-    finally:
-        monitor.finish()
-
-
-@contextmanager
 def stage_run(
     stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
 ) -> Iterator[Run]:
@@ -192,28 +175,19 @@ def stage_run(
     and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
     does, before any work.
     """
-    run = _open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
+    run = open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
     if run_file is not None:
         write_text(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}).decode())
-    with _ended(run), _system_metrics(run.run_id):
-        yield run
-        if stage == "data":
-            run.set_tags(data_tags(Paths()))
-
-
-def group_run(
-    name: str, tags: dict[str, str], params: dict[str, Any] | None = None, parent: str | None = None
-) -> AbstractContextManager[Run]:
-    """Open a parent run: for a comparison, or for one of its algorithms over seeds."""
-    return _ended(_open_run(name, tags, params, parent))
-
-
-def start_pipeline_run(name: str, tags: dict[str, str], params: dict[str, Any] | None = None) -> Run:
-    """Open the parent run of one pipeline run, with the time in its name.
-
-    `end_pipeline_run` ends it. If this process dies, the next process that finds its journal ends it as killed.
-    """
-    return _open_run(f"{name} {time.strftime('%Y-%m-%d %H:%M')}", tags, params)
+    logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
+    with run:
+        monitor = SystemMetricsMonitor(run.run_id, tracking_uri=tracking_uri())
+        monitor.start()  # a thread, which stops if the server is lost
+        try:
+            yield run
+            if stage == "data":
+                run.set_tags(data_tags(Paths()))
+        finally:
+            monitor.finish()
 
 
 def end_pipeline_run(

@@ -7,7 +7,6 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from convrec.data.wishes import told
-from convrec.service.app.edge import facts_of
 from convrec.service.app.keys import Keys
 from convrec.service.app.service import Question, Service
 from convrec.service.feedback import new_answer_id
@@ -60,7 +59,8 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
         reasons: list[dict[str, Any]] = [{}] * len(items) if why is None else [{"reasons": own} for own in why]
         lists = [("", routed.version, routed.answered)]
         recorded_id = await service.record(began, answer_id, question.user_id, lists, routed.experiment, routed.arm)
-        facts_of(request).update(version=routed.version, answer_id=recorded_id, items=len(items))
+        facts: dict[str, Any] = request.scope["facts"]  # for the request's log line (see `Edge`)
+        facts.update(version=routed.version, answer_id=recorded_id, items=len(items))
         return {
             "answer_id": recorded_id,
             "version": routed.version,
@@ -70,7 +70,7 @@ def make_router(service: Service, keys: Keys | None) -> APIRouter:
                 for rank, (item, why) in enumerate(zip(items, reasons, strict=True), start=1)
             ],
             "wishes": told(routed.answered.wishes),
-            "request_id": facts_of(request)["request_id"],
+            "request_id": facts["request_id"],
         }
 
     @router.post("/feedback")

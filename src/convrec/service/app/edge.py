@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,7 +57,7 @@ class Edge:
         given = headers.get(REQUEST_ID, "")
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         facts = {"request_id": request_id, "method": scope["method"], "path": scope["path"]}
-        scope["facts"] = facts
+        scope["facts"] = facts  # handlers add to them
         start, status = time.perf_counter(), 0
 
         async def extended(message: Message) -> None:
@@ -133,11 +133,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": parts.pop()} if parts else await receive()
 
     return again
-
-
-def facts_of(request: Request) -> dict[str, Any]:
-    """Return what is known of a request, for its log line; handlers add to it."""
-    return request.scope["facts"]
 
 
 class JsonLines(logging.Formatter):

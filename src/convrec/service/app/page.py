@@ -127,9 +127,7 @@ async def _list_of(service: Service, role: str, model: ServedModel, question: Pa
     try:
         answered = await service.list_of(model, own)
     except InputError as error:
-        if not (isinstance(error, NothingLeft) and own.or_fewer):
-            raise InputError(f"{_name(role, model)}: {error}") from None
-        answered = Answered(messages_from(own.said), [])
+        raise InputError(f"{_name(role, model)}: {error}") from None
     drops = await _drops(model, own, answered) if len(answered.items) < own.n else []
     return OwnList(answered, own.wishes, drops)
 

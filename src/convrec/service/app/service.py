@@ -143,12 +143,17 @@ class Service:
             departure.cancel()
 
     async def list_of(self, model: ServedModel, question: Question) -> Answered:
-        """Return a model's list. Raises `InputError` for input that `Recommender.recommend` rejects."""
+        """Return a model's list: without items if none are left and the question asks for `or_fewer`.
+
+        Raises `InputError` for other input that `Recommender.recommend` rejects.
+        """
         try:
             answered = await model.ask(question.said, **question.model_dump(include=OPTIONS))
         except NothingLeft:
             self.metrics.empty_answers.labels(model.version).inc()
-            raise
+            if not question.or_fewer:
+                raise
+            return Answered(messages_from(question.said), [])
         except NoList:
             self.metrics.constraint_failures.labels(model.version).inc()
             raise
@@ -162,23 +167,14 @@ class Service:
         on or rejects, or has not answered when the request is cancelled, counts as an answer without items; what both
         models reject counts for neither.
         """
-
-        async def ask(model: ServedModel) -> Answered:
-            try:
-                return await self.list_of(model, question)
-            except NothingLeft:
-                if not question.or_fewer:
-                    raise
-                return Answered(messages_from(question.said), [])
-
         champion = next(iter(roles.values()))
         experiment = self._ready_experiment({role: model.version for role, model in roles.items()})
         if experiment is None:
-            return Routed(await ask(champion), champion.version)
+            return Routed(await self.list_of(champion, question), champion.version)
         arm, began = arm_of(experiment, question.user_id, answer_id), datetime.now(UTC)
         model = roles[arm]
         try:
-            answered = await ask(model)
+            answered = await self.list_of(model, question)
         except BaseException as error:  # also cancelled: too late, or the client has left
             is_wrong = isinstance(error, Exception) and await self._is_wrong(question, roles)
             if not is_wrong:
@@ -187,7 +183,7 @@ class Service:
                 await self.record(began, new_answer_id(began), question.user_id, [], experiment.id, arm)
             if arm == CHAMPION or not isinstance(error, Exception):
                 raise
-            answered = await ask(champion)
+            answered = await self.list_of(champion, question)
             logger.error("version %s failed on a question that the champion answers: %s", model.version, error)
             self.metrics.experiment_failures.inc()
             return Routed(answered, champion.version)

@@ -239,7 +239,7 @@ class FeedbackStore:
             return {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in stored}
 
 
-def open_store(root: Path, given: str | None = None) -> FeedbackStore:
+def open_store(given: str | None = None, root: Path = Path()) -> FeedbackStore:
     """Return the feedback database of the URL `given`, or the default one (`feedback_url`).
 
     Raises `InputError` if the URL is wrong, or no feedback was recorded there.

@@ -88,10 +88,7 @@ def quantile_span(values: np.ndarray, share: float) -> Span:
 
 
 def classifier_test(
-    embedder: Embedder,
-    texts: Sequence[Sequence[str]],
-    persons: Sequence[Sequence[str]],
-    seed: int,
+    embedder: Embedder, texts: Sequence[Sequence[str]], persons: Sequence[Sequence[str]], seed: int
 ) -> Span:
     """Return how well a classifier tells two samples of conversations apart: its AUC; 0.5 if they are alike.
 
