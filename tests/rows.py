@@ -1,12 +1,19 @@
-"""Canonical rows of conversations, and the scores of one list."""
+"""Items, canonical rows of conversations, and the scores of one list."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.matching import make_target
 from convrec.data.parsing import read_list
 from convrec.evaluation.scoring import quality
+
+
+def make_items(lines: str) -> list[Item]:
+    """Return the items of these lines, as in `Heat (1995) | Chess`: without a year if the line has none."""
+    found = (re.fullmatch(r"(.+?)(?: \((\d{4})\))?", line) for line in lines.split(" | "))
+    return [Item(title, year and int(year)) for title, year in (match.groups() for match in found if match)]
 
 
 def make_row(

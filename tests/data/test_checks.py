@@ -61,29 +61,14 @@ def _check(rows, **policies):
     ],
 )
 def test_a_truth_that_no_list_can_hit_is_counted_or_dropped(truth, seen, problem):
-    rows = [_row([truth, ("Heat", 1995)], seen), _row([truth], seen, "p2"), _row([("Chess", None)], (), "p3")]
-    if truth[0].strip().lower() == "heat" and "heat" in seen:
-        rows[0]["groundtruth"][1] = {"title": "Othello", "year": 1973}
-    kept, found, aside = _check(rows)
-    assert found == NO_PROBLEMS | ({problem: 2} if problem else {})
-    assert kept.index.tolist() == [0, 1, 2] and not aside
-    kept, dropped, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
-    assert dropped == found, "what is dropped is counted all the same"
-    if problem is None:
-        assert kept.index.tolist() == [0, 1, 2] and not aside
-        return
-    title, year = truth
+    rows, (title, year) = [_row([truth], seen)], truth
+    assert _check(rows)[1:] == (NO_PROBLEMS | ({problem: 1} if problem else {}), [])
+    kept, _, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
+    assert len(kept) == (problem is None)
     written = title if year is None else f"{title} ({year})"
-    reason = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}[problem]
-    assert kept.index.tolist() == [0, 2], "the index is kept; a row without ground truth is not"
-    assert kept["groundtruth"][0] == rows[0]["groundtruth"][1:] and kept["groundtruth"][2] == rows[2]["groundtruth"]
-    assert aside == [
-        ("groundtruth", "p1", reason, written),
-        ("groundtruth", "p2", reason, written),
-        ("rows", "p2", "no ground truth is left", written),
-    ]
-    other = "seen_truth" if problem == "outside_catalog" else "outside_catalog"
-    assert _check(rows, **{other: "drop"})[2] == []
+    reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
+    dropped = [("groundtruth", "p1", reasons.get(problem), written), ("rows", "p1", "no ground truth is left", written)]
+    assert aside == (dropped if problem else [])
 
 
 @pytest.mark.parametrize(

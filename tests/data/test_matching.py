@@ -80,13 +80,6 @@ def test_the_truths_are_a_set_of_items(truth, size):
     assert sum(relevance(text, truths[:1], [], GAMES, 20, "reward")) == (truth[0] != ("Primer", 2004))
 
 
-def test_a_truth_with_a_year_is_credited_before_one_without():
-    truth = [("Dune", None), ("Dune", 2021)]
-    assert _rel(GAMES, "Dune (2021)\nDune (1984)", truth) == [1, 1, 0, 0]
-    assert _rel(GAMES, "Dune (1984)\nDune (2021)", truth) == [1, 1, 0, 0]
-    assert _rel(GAMES, "Dune (1984)\nDune (1984)", truth) == [1, 0, 0, 0]
-
-
 def test_the_year_tolerance_is_a_parameter(catalog):
     truth = [Truth("Heat", 1995)]
     assert relevance("Heat (1995)\nHeat (1996)", truth, [], catalog, 2, "reward", tolerance=0) == [1, 0]

@@ -42,55 +42,32 @@ def test_an_item_has_three_forms(value, title, year):
     assert usable_item(value) == {"title": title, "year": year}
 
 
-@pytest.mark.parametrize(
-    ("value", "day"),
-    [
-        (None, ""),
-        (float("nan"), ""),
-        ("2024-03-05", "2024-03-05"),
-        (" 2024-03-05 21:10 ", "2024-03-05"),
-        ("2024-03-05T21:10:00-05:00", "2024-03-06"),
-        ("2024-03-05T01:10:00+05:00", "2024-03-04"),
-        ("1990-01-01", "1990-01-01"),
-        ("2099-12-31", "2099-12-31"),
-        ("2023-11-14 23:13:20+00", "2023-11-14"),
-        ("2024-03-05T21:10", "2024-03-05"),
-        ("20240305T211000Z", "2024-03-05"),
-        ("2019-10-01 23:00:00 UTC", "2019-10-01"),
-        ("2019-10-01 23:00:00 -0200", "2019-10-02"),
-        ("20240305", "2024-03-05"),
-        (20240305, "2024-03-05"),
-        (1_709_683_200, "2024-03-06"),
-        (1_709_683_200_000, "2024-03-06"),
-        ("1709683199.9", "2024-03-05"),
-        ("1.7e9", "2023-11-14"),
-        (datetime.date(2024, 3, 5), "2024-03-05"),
-        (datetime.datetime(2024, 3, 5, 21, tzinfo=WEST), "2024-03-06"),
-    ],
-)
+DAYS = {
+    "": [None, float("nan")],
+    "1990-01-01": ["1990-01-01"],
+    "2019-10-01": ["2019-10-01 23:00:00 UTC"],
+    "2019-10-02": ["2019-10-01 23:00:00 -0200"],
+    "2023-11-14": ["2023-11-14 23:13:20+00", "1.7e9"],
+    "2024-03-04": ["2024-03-05T01:10:00+05:00"],
+    "2024-03-05": ["2024-03-05", " 2024-03-05 21:10 ", "2024-03-05T21:10", "20240305T211000Z", "20240305", 20240305],
+    "2024-03-06": ["2024-03-05T21:10:00-05:00", 1_709_683_200, 1_709_683_200_000],
+    "2099-12-31": ["2099-12-31"],
+}
+DAYS["2024-03-05"] += ["1709683199.9", datetime.date(2024, 3, 5)]
+DAYS["2024-03-06"] += [datetime.datetime(2024, 3, 5, 21, tzinfo=WEST)]
+
+
+@pytest.mark.parametrize(("value", "day"), [(value, day) for day, values in DAYS.items() for value in values])
 def test_a_date_is_the_day_in_utc(value, day):
     assert usable_date(value) == day
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "yesterday",
-        "2024-02-30",
-        "1989-12-31",
-        "2099-12-31T23:00:00-05:00",
-        "9" * 400,
-        "inf",
-        0,
-        True,
-        -1,
-        99_999_999,
-        pytest.param(10**5000, id="a number of 5001 digits"),
-        {"year": 2024},
-        datetime.time(1),
-        datetime.datetime.max.replace(tzinfo=WEST),
-    ],
-)
+NO_DAYS = ["yesterday", "2024-02-30", "1989-12-31", "2099-12-31T23:00:00-05:00", "9" * 400, "inf", 0, True, -1]
+NO_DAYS += [99_999_999, pytest.param(10**5000, id="a number of 5001 digits"), {"year": 2024}, datetime.time(1)]
+NO_DAYS += [datetime.datetime.max.replace(tzinfo=WEST)]
+
+
+@pytest.mark.parametrize("value", NO_DAYS)
 def test_what_is_no_day_of_these_times_is_told(value):
     with pytest.raises(ValueError, match="date is no time from 1990 to 2099"):
         usable_date(value)

@@ -40,13 +40,7 @@ def test_spellings_of_one_title_agree_and_other_titles_do_not(one, other, agree)
         (2.0**53 - 1, "9007199254740991"),
         (Decimal("17.00"), "17"),
         (Decimal(10**37 + 1), str(10**37 + 1)),
-        (Decimal("nan"), ""),
-        (None, ""),
-        ("", ""),
-        ("  ", ""),
-        (float("nan"), ""),
-        ("NULL", ""),
-        (r"\N", ""),
+        *((value, "") for value in (Decimal("nan"), None, "", "  ", float("nan"), "NULL", r"\N")),
     ],
 )
 def test_an_id_is_text_or_a_number(value, expected):

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from convrec.data.checks import check_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE
 from convrec.data.schemas import CONVERSATION_TYPES, conform
@@ -79,15 +78,6 @@ def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     pd.testing.assert_frame_equal(frame, _read(third))
     assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
     assert frame["user_id"].tolist() == ["7", "", ""] and frame["disliked_titles"].tolist() == [["Go", "Hive"], [], []]
-
-
-def test_a_truth_that_the_conversation_names_is_found_without_seen_titles(tmp_path):
-    named = {"messages": [{"role": "user", "content": "Something like Hive or Chess"}]}
-    rows = [GOOD, GOOD | named, GOOD | named | {"seen_titles": []}]
-    source = read_files(_folder(tmp_path, conversations__jsonl=_lines(*rows)), Quarantine(), catalog="catalog.csv")
-    policies = {"outside_catalog": "keep", "seen_truth": "drop", "duplicate_rows": "keep"}
-    kept, found = check_rows(conform(source.rows), source.catalog, Quarantine(), dated=False, **policies)
-    assert found["seen_truth"] == 1 and kept.index.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
