@@ -15,13 +15,7 @@ from convrec.demonstrations.teachers.llm import (
     metadata_text,
 )
 from convrec.project.errors import InputError
-from tests.demonstrations.chat_server import (
-    ChatServer,
-    completion,
-    error,
-    reported,
-    sent,
-)
+from tests.demonstrations.chat_server import ChatServer, completion, error, reported, sent
 from tests.small_project import ROOT
 
 MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}

@@ -4,13 +4,7 @@ from scipy import sparse
 
 from convrec.data.parsing import parse_line
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.quality import (
-    PLACED_BY,
-    check_demonstrations,
-    match_shares,
-    placed_by,
-    popularity,
-)
+from convrec.demonstrations.quality import PLACED_BY, check_demonstrations, match_shares, placed_by, popularity
 from convrec.demonstrations.remap import position_weights
 from convrec.project.errors import InputError
 

@@ -97,15 +97,6 @@ def test_a_beam_as_wide_as_all_lists_finds_the_best():
         assert world.tokenizer.decode(output[row], skip_special_tokens=True) == max(totals, key=totals.__getitem__)
 
 
-def test_rows_that_changed_places_are_followed():
-    world = _World("embedded", ["Heat (1995)", "Alien (1979)"])
-    heat, alien, y1995, y1979 = world.tokenizer.convert_tokens_to_ids(["Heat", "Alien", " (1995)\n", " (1979)\n"])
-    processor = CatalogConstraint(world.trie, [ListRequest(2)])
-    for ids in ([[1], [1]], [[1, heat], [1, alien]], [[1, alien, y1979], [1, heat, y1995]]):
-        masked = processor(torch.tensor(ids), torch.zeros(2, len(world.tokenizer)))
-    assert masked.isfinite().nonzero().tolist() == [[0, heat], [1, alien]]
-
-
 class _Forced(LogitsProcessor):
     def __call__(self, input_ids, scores):
         return torch.full_like(scores, -torch.inf).index_fill(1, torch.tensor([7]), 0.0)
