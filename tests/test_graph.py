@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from convrec.pipeline.commands.stage import STAGES
-from convrec.project.code import PACKAGE, stage_code
+from convrec.project.code import stage_code
 from convrec.project.config.params import Params
 from convrec.project.yaml import read_yaml
 from tasks.dvc_stage import stages as graph_stages
@@ -34,27 +34,6 @@ def test_the_deps_on_code_hold_the_modules_that_a_stage_imports_and_no_other_pac
     code = stage_code(stage)
     assert not [file for file in code if not any(file.is_relative_to(dep) for dep in deps)]
     assert not [dep for dep in deps if not any(file.is_relative_to(dep) for file in code)]
-
-
-@pytest.mark.parametrize(
-    ("file", "stages"),
-    [
-        ("data/sources/source.py", {"data"}),
-        ("data/titles.py", set(STAGES)),
-        ("service/app/server.py", set()),
-        ("service/recommender.py", set()),
-        ("registry/tracking/run.py", set()),
-        ("training/sft.py", {"base_model", "sft"}),
-        ("training/embedded.py", {"base_model"}),
-        ("generation/prompts.py", {"sft", "guidance", "rank_grpo", "evaluate"}),
-        ("training/rl/loss.py", {"rank_grpo"}),
-        ("evaluation/metrics.py", {"guidance", "evaluate", "report"}),
-    ],
-)
-def test_an_edited_file_changes_the_code_of_the_stages_that_use_it(file, stages):
-    path = PACKAGE / file
-    assert path.is_file()
-    assert {stage for stage in STAGES if path in stage_code(stage)} == stages
 
 
 def test_the_flow_reads_its_order_from_the_graph():

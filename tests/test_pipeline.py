@@ -24,7 +24,6 @@ from mlflow.exceptions import MlflowException
 from nbclient import NotebookClient
 from safetensors.torch import load
 
-from convrec.cli import main
 from convrec.evaluation.systems import BASELINES
 from convrec.pipeline.commands.stage import STAGES
 from convrec.pipeline.evaluate_models import evaluate_checkpoints, evaluate_models
@@ -178,16 +177,6 @@ def test_the_champion_answers_conversations(client):
         pd.testing.assert_frame_equal(first, answers[:6], rtol=1e-4)
     with pytest.raises(MlflowException, match="one of the columns"):
         recommender.predict(pd.DataFrame({"text": ["a film"]}))
-
-
-def test_the_champion_is_asked_from_the_command_line(project, client, monkeypatch, capsys):
-    monkeypatch.chdir(project)
-    command = ["recommend", "I loved Heat", "-n", "3", "--deny", "Alien"]
-    main(command)
-    assert len(capsys.readouterr().out.partition("rank  item")[2].splitlines()) == 4
-    main([*command, "--json", "--model", f"models:/{model_name()}/1"])
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["rank"] for row in rows] == [1, 2, 3] and "Heat" not in {row["title"] for row in rows}
 
 
 def test_the_packaged_model_is_made_from_a_finished_run(project, trained, tmp_path, monkeypatch):

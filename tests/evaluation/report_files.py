@@ -16,16 +16,7 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from tests.rows import make_row
 
-SYSTEMS = (
-    "popularity",
-    "zero_shot",
-    "sft",
-    "rank_grpo",
-    "oracle",
-    "sft_free",
-    "rank_grpo_free",
-    "item_knn",
-)
+SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle", "sft_free", "rank_grpo_free", "item_knn")
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
 HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
 SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"

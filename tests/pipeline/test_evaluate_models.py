@@ -8,7 +8,6 @@ import pytest
 
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
-from convrec.evaluation.evaluation import Evaluation
 from convrec.generation import lists
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
@@ -196,14 +195,3 @@ def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
     run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
     history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
     assert [(metric.step, round(metric.value, 4)) for metric in history] == [(s, 0.6667) for s in (2, 4, 5)]
-
-
-def test_checkpoints_are_scored_by_the_lists_that_are_served(training, written, cli, monkeypatch):
-    whole, constrained = Evaluation.of_model, []
-
-    def of_model(evaluation, model, *rest, **options):
-        constrained.append(rest)
-        return whole(evaluation, model, *rest, **options)
-
-    monkeypatch.setattr(Evaluation, "of_model", of_model)
-    assert len(_evaluate(cli)) == 3 and constrained == [(True,)] * 3

@@ -37,12 +37,7 @@ def test_another_name_that_means_this_machine_is_refused(host, path):
 
 @pytest.mark.parametrize(
     ("host", "allowed", "restricted"),
-    [
-        ("127.0.0.1", [], True),
-        ("localhost", [], True),
-        ("0.0.0.0", [], False),
-        ("0.0.0.0", ["serve", "0.0.0.0"], True),
-    ],
+    [("127.0.0.1", [], True), ("localhost", [], True), ("0.0.0.0", [], False), ("0.0.0.0", ["serve", "0.0.0.0"], True)],
 )
 def test_names_are_checked_where_the_server_is_this_machine_s_alone_or_names_are_given(host, allowed, restricted):
     try:
