@@ -6,6 +6,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.titles import fold
 from convrec.project.errors import InputError
+from tests.rows import make_items
 
 
 def test_find_takes_the_nearest_year_within_the_tolerance(catalog):
@@ -61,9 +62,7 @@ def test_spellings_are_read_once_and_only_for_a_title_that_no_item_has(monkeypat
 
 
 def test_a_year_confirms_what_a_spelling_alone_does_not():
-    films = Catalog(
-        [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]
-    )
+    films = Catalog(make_items("Predator (1987) | Spider-Man (2002) | Halloween (1978) | Halloween (2018)"))
     assert films.readings("The Predator", None) == [] and films.readings("The Predator", 1987) == [0]
     assert films.readings("The Predator", 1988) == []
     assert films.readings("Spiderman", None) == films.readings("Spider Man", None) == [1]

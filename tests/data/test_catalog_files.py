@@ -136,9 +136,7 @@ def test_items_with_odd_titles_are_parsed_from_their_line_in_every_form(form, ye
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "pkl"])
 def test_a_file_of_any_kind_gives_what_its_rows_give(tmp_path, kind):
-    rows = [
-        {"title": title, "year": year, "aliases": "A|B", "genre": "x"} for title in NAMES for year in (None, "1984")
-    ]
+    rows = [{"title": name, "year": year, "aliases": "A|B", "genre": "x"} for name in NAMES for year in (None, "1984")]
     path, frame, fields = tmp_path / f"catalog.{kind}", pd.DataFrame(rows), ("genre",)
     if kind == "csv":
         frame.to_csv(path, index=False)
@@ -248,9 +246,8 @@ def test_a_title_and_year_are_read_alike_in_catalogs_truths_and_lists(tmp_path):
     lines = ["The Matrix (1999)", "L'Avventura", "Fringe (2008)", "The Wire (2002)"]
     assert [str(item) for item in catalog.items] == lines
     assert [str(item) for item in load_catalog(tmp_path / "n.csv", Quarantine()).items] == [lines[0], lines[2]]
-    for place, (title, year) in enumerate(
-        [("Matrix, The", "1999"), ("Avventura, L'", "NULL"), ("Fringe", "2008–2013")]
-    ):
+    films = [("Matrix, The", "1999"), ("Avventura, L'", "NULL"), ("Fringe", "2008–2013")]
+    for place, (title, year) in enumerate(films):
         assert catalog.find(*Truth.of([title, year])) == place
         text = f"3. {title}" if year == "NULL" else f"3. {title} ({year})"
         assert parse_line(text, catalog).index == place

@@ -5,16 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data import parsing
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth, relevance
 from convrec.data.parsing import Entry, parse_line, parse_list, read_list
 from convrec.data.sources.synthetic import embedded_catalog
 from convrec.data.titles import fold
-from tests.rows import list_quality
+from tests.rows import list_quality, make_items
 
-FILMS = [Item("Heat", 1995), Item("The Hunger Games", 2012), Item("2001: A Space Odyssey", 1968), Item("3 Women", 1977)]
-FILMS += [Item("Amelie", 2001, aliases=("Le fabuleux destin d'Amélie Poulain",)), Item("*batteries not included", 1987)]
-FILMS += [Item("Chess", None), Item("[Rec]²", 2007), Item("'71", 2014), Item("9", 2009)]
+FILMS = make_items(
+    "Heat (1995) | The Hunger Games (2012) | 2001: A Space Odyssey (1968) | 3 Women (1977) | "
+    "Amelie (2001) = Le fabuleux destin d'Amélie Poulain | *batteries not included (1987) | Chess | [Rec]² (2007) | "
+    "'71 (2014) | 9 (2009)"
+)
 CATALOG = Catalog(FILMS)
 EMBEDDED = embedded_catalog()
 
