@@ -104,6 +104,5 @@ def test_forced_tokens_need_no_pass_of_their_own(small, monkeypatch):
 
 
 def test_models_whose_memory_has_an_order_decode_token_by_token():
-    sliding = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = MistralForCausalLM(MistralConfig(vocab_size=12, num_key_value_heads=2, sliding_window=4, **sliding))
+    model = MistralForCausalLM(MistralConfig(vocab_size=12, sliding_window=4, **sizes()))
     assert not can_jump(model)

@@ -32,9 +32,8 @@ class _World:
         texts = [self.tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True) for c in chats]
         self.places = tokenize_lines(lines, self.tokenizer, "")
         self.trie = CatalogTrie.build(lines, self.tokenizer, "")
-        self.batch = self.tokenizer(
-            texts, padding=True, padding_side="left", add_special_tokens=False, return_tensors="pt"
-        )
+        options = {"padding": True, "padding_side": "left", "add_special_tokens": False, "return_tensors": "pt"}
+        self.batch = self.tokenizer(texts, **options)
         self.batch.pop("token_type_ids", None)
 
     def generate(self, processor: LogitsProcessor, **options) -> torch.Tensor:

@@ -28,9 +28,8 @@ def test_ranks_equal_a_loop_over_tokens(data):
     counts = data.draw(st.lists(st.integers(0, 2), min_size=vocab, max_size=vocab))
     row = st.lists(st.integers(0, vocab - 1), min_size=length, max_size=length)
     ids = data.draw(st.lists(row, min_size=rows, max_size=rows))
-    mask = [
-        [1] * n + [0] * (length - n) for n in data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows))
-    ]
+    lengths = data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows))
+    mask = [[1] * n + [0] * (length - n) for n in lengths]
     found = segment_ranks(torch.tensor(ids), torch.tensor(mask), torch.tensor(counts))
     assert found.tolist() == _loop(ids, mask, counts)
 
