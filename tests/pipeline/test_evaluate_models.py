@@ -86,9 +86,8 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     kept = json.loads((folder / "evaluation.json").read_text())
     scores = pd.read_parquet(folder / "scores.parquet")
     interval = mean_interval(scores, "recall_at_2", 100, load_params().common.seed)
-    assert (
-        kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6) and interval.low < interval.high
-    )
+    assert kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6)
+    assert interval.low < interval.high
     responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]
     assert len(responses) == 5 and responses["p1"] == "Up (2009)\nNowhere (1900)"
     run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
