@@ -211,9 +211,8 @@ def test_the_champion_is_evaluated_as_in_its_stage_and_the_checkpoints_by_step(p
     stage = json.loads(paths.results("evaluate").read_text())
     for metric in ("ndcg_at_6", "recall_at_2", "in_catalog"):
         assert found["metrics"][metric]["mean"] == pytest.approx(stage["rank_grpo"][metric], abs=1e-6)
-        assert found["metrics"][metric]["low"] == pytest.approx(
-            stage["rank_grpo"]["intervals"][metric]["low"], abs=1e-6
-        )
+        interval = stage["rank_grpo"]["intervals"][metric]
+        assert found["metrics"][metric]["low"] == pytest.approx(interval["low"], abs=1e-6)
     assert found["n_rows"] == stage["n_rows"]
     rows = evaluate_checkpoints(params, paths, ["sft", "rank_grpo"], None, "validation")["checkpoints"]
     aligned = {row["step"]: row["metrics"] for row in rows if row["stage"] == "rank_grpo"}
