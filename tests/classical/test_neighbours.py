@@ -27,7 +27,9 @@ def _likers(catalog, rows, number=30, prompts=ASKED):
 
 
 def test_of_equal_cosines_the_earlier_conversations_vote_however_many_are_asked_for(catalog):
-    rows = [make_row(f"{said} {n}", [HEAT], said, user_id=f"u{n}") for n in range(90) for said in ("heists", "robbers")]
+    rows = [
+        make_row(f"{text} {n}", [HEAT], text, user_id=f"u{n}") for n in range(90) for text in ("a heist", "robbers")
+    ]
     voters = Neighbours.fit(rows, catalog, TfidfEmbedder)
     few, many = (voters.nearest(ASKED, number).places[0].tolist() for number in (7, 120))
     assert few == list(range(0, 14, 2)) and many == [*range(0, 180, 2), *range(1, 60, 2)]

@@ -208,9 +208,8 @@ def test_spaces_around_names_and_before_quotes_do_not_count(tmp_path):
 
 def test_what_is_invisible_or_markup_is_no_part_of_a_catalog(tmp_path):
     path = tmp_path / "c.csv"
-    path.write_text(
-        "name,genres,aliases\n\u200eHeat (1995)\u200e,Crime &amp; Drama|x\u200b,Fuego\u200e\n\ufeffAlien,,\n"
-    )
+    lines = "name,genres,aliases\n\u200eHeat (1995)\u200e,Crime &amp; Drama|x\u200b,Fuego\u200e\n\ufeffAlien,,\n"
+    path.write_text(lines)
     heat, alien = load_catalog(path, Quarantine()).items
     assert (str(heat), heat.metadata, heat.aliases) == ("Heat (1995)", {"genres": "Crime & Drama, x"}, ("Fuego",))
     assert alien.title == "Alien"

@@ -108,9 +108,8 @@ def test_columns_of_other_names_are_given(tmp_path):
 
 def test_events_and_logs_without_any(tmp_path):
     path = tmp_path / "log.csv"
-    path.write_text(
-        "user,item,event,time\na,1,view,2020-01-01\na,1,buy,2020-01-02\na,2,return,2020-01-03\na,3,,2020-01-04\n"
-    )
+    rows = "a,1,view,2020-01-01\na,1,buy,2020-01-02\na,2,return,2020-01-03\na,3,,2020-01-04\n"
+    path.write_text(f"user,item,event,time\n{rows}")
     first = int(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp())
     day = 86_400
     bought, returned = ("a", "1", True, first + day), ("a", "2", False, first + 2 * day)
