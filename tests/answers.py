@@ -12,17 +12,10 @@ NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 def make_answer(*items: str, name: str = "", minutes: float = 0, version: str = "3", **fields: Any) -> Answer:
     """Return an answer that shows items in the list `name`, so many minutes after noon unless `fields` have a time."""
     time = fields.get("time", NOON + timedelta(minutes=minutes))
-    given = {
-        "answer_id": new_answer_id(time),
-        "time": time,
-        "user_id": None,
-        "experiment": None,
-        "arm": None,
-        "latency_seconds": 0.25,
-        "messages": None,
-        "shown": tuple(Shown(name, rank, item, version) for rank, item in enumerate(items, start=1)),
-    }
-    return Answer(**{**given, **fields})
+    shown = tuple(Shown(name, rank, item, version) for rank, item in enumerate(items, start=1))
+    given = {"answer_id": new_answer_id(time), "time": time, "shown": shown, "latency_seconds": 0.25}
+    given |= {"user_id": None, "experiment": None, "arm": None, "messages": None}
+    return Answer(**given | fields)
 
 
 def answer_now(*items: str, **fields: Any) -> Answer:

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from convrec.cli import main
 from convrec.data.catalog import Catalog, Item
+from convrec.data.quarantine import Quarantine
 from convrec.project.machine import keep_freed_memory, limit_threads
 from tests.servers import ROWS, Servers, running
 from tests.tools import require
@@ -60,6 +61,11 @@ def catalog() -> Catalog:
             Item("Alien", 1979, {"genres": "horror, sci-fi", "keywords": "space"}),
         ]
     )
+
+
+@pytest.fixture
+def quarantine() -> Quarantine:
+    return Quarantine()
 
 
 @pytest.fixture

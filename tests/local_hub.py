@@ -13,6 +13,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2TokenizerFast
 
 from tests.data.sources.reddit_movie_sample import write_sample
+from tests.generation.small import sizes
 
 MODEL, DUMP = "Qwen/Qwen2.5-0.5B-Instruct", "ZhankuiHe/reddit_movie_large_v1"
 COMMIT = "c" * 40
@@ -35,11 +36,7 @@ def write_model(folder: Path, texts: list[str]) -> None:
     tokenizer.save_pretrained(folder)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+        **sizes(layers=2, heads=2) | {"num_key_value_heads": 1},
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.convert_tokens_to_ids(special[0]),

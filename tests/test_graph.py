@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from convrec.pipeline.commands.stage import STAGES
-from convrec.project.code import PACKAGE, stage_code
+from convrec.project.code import stage_code
 from convrec.project.config.params import Params
 from convrec.project.yaml import read_yaml
 from tasks.dvc_stage import stages as graph_stages
@@ -36,27 +36,6 @@ def test_the_deps_on_code_hold_the_modules_that_a_stage_imports_and_no_other_pac
     assert not [dep for dep in deps if not any(file.is_relative_to(dep) for file in code)]
 
 
-@pytest.mark.parametrize(
-    ("file", "stages"),
-    [
-        ("data/sources/source.py", {"data"}),
-        ("data/titles.py", set(STAGES)),
-        ("service/app/server.py", set()),
-        ("service/recommender.py", set()),
-        ("registry/tracking/run.py", set()),
-        ("training/sft.py", {"base_model", "sft"}),
-        ("training/embedded.py", {"base_model"}),
-        ("generation/prompts.py", {"sft", "guidance", "rank_grpo", "evaluate"}),
-        ("training/rl/loss.py", {"rank_grpo"}),
-        ("evaluation/metrics.py", {"guidance", "evaluate", "report"}),
-    ],
-)
-def test_an_edited_file_changes_the_code_of_the_stages_that_use_it(file, stages):
-    path = PACKAGE / file
-    assert path.is_file()
-    assert {stage for stage in STAGES if path in stage_code(stage)} == stages
-
-
 def test_the_flow_reads_its_order_from_the_graph():
     order = [stage.name for stage in graph_stages()]
     assert sorted(order) == sorted(STAGES)
@@ -65,13 +44,8 @@ def test_the_flow_reads_its_order_from_the_graph():
         for dep in GRAPH[stage]["deps"]:
             if dep in made:
                 assert order.index(made[dep]) < order.index(stage)
-    assert {stage.name for stage in graph_stages() if stage.gpu} == {
-        "base_model",
-        "sft",
-        "guidance",
-        "rank_grpo",
-        "evaluate",
-    }
+    on_gpus = {stage.name for stage in graph_stages() if stage.gpu}
+    assert on_gpus == {"base_model", "sft", "guidance", "rank_grpo", "evaluate"}
 
 
 def test_a_checkout_has_the_same_bytes_on_every_system(tmp_path):

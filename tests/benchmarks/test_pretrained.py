@@ -20,9 +20,7 @@ def _write_log(folder, users=60, items=80):
     )
     folder.mkdir()
     with (folder / "items.csv").open("w", newline="") as file:
-        rows = [
-            (n, f"{titles[n]} ({1950 + n % 50})", "01-Jan-1995", "Drama" if n % 2 else "Comedy") for n in range(items)
-        ]
+        rows = [(n, f"{titles[n]} ({1950 + n % 50})", "01-Jan-1995", ("Comedy", "Drama")[n % 2]) for n in range(items)]
         csv.writer(file).writerows([("movie_id", "title", "release_date", "genres"), *rows])
     with (folder / "ratings.csv").open("w", newline="") as file:
         writer = csv.writer(file)

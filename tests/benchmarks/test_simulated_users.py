@@ -70,9 +70,8 @@ def test_what_users_like_follows_the_popularity_of_the_old_or_the_new_audience(s
     visits = _visits(audience, day, 12 if shift_date is None else 1)
     counts = np.array([sum(item.id in visit.liked for visit in visits) for item in audience.catalog.items])
     popularity = audience.world.popularity
-    old, new = (
-        np.corrcoef(counts, part.mean(axis=0))[0, 1] for part in (popularity[:SHIFT_MONTH], popularity[SHIFT_MONTH:])
-    )
+    parts = popularity[:SHIFT_MONTH], popularity[SHIFT_MONTH:]
+    old, new = (np.corrcoef(counts, part.mean(axis=0))[0, 1] for part in parts)
     assert (new > old) == is_new
 
 

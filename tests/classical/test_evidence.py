@@ -21,16 +21,9 @@ def _rows():
     rows = []
     for number in range(40):
         truths = [FILMS[i] for i in rng.permutation(5)[: rng.integers(1, 4)]]
-        rows.append(
-            make_row(
-                f"p{number}",
-                truths,
-                " ".join(rng.choice(WORDS, 2)),
-                user_id=f"u{number % 5}" if number % 3 else "",
-                date=f"2022-0{rng.integers(1, 4)}-10",
-                seen_titles=[FILMS[i][0] for i in rng.permutation(5)[: rng.integers(0, 3)]],
-            )
-        )
+        row = make_row(f"p{number}", truths, " ".join(rng.choice(WORDS, 2)), date=f"2022-0{rng.integers(1, 4)}-10")
+        seen = [FILMS[i][0] for i in rng.permutation(5)[: rng.integers(0, 3)]]
+        rows.append(row | {"user_id": f"u{number % 5}" if number % 3 else "", "seen_titles": seen})
     return rows
 
 

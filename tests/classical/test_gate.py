@@ -81,9 +81,7 @@ def test_held_out_people_choose_between_weights_and_a_net(choices):
     people = np.random.default_rng(1).integers(0, 2**62, ROWS)
     weights, net = fit_gate(terms, positives, [[]] * ROWS, people)
     assert weights["wrong"] == pytest.approx(0, abs=0.05) and weights["plain"] > 0.5
-    scored = [
-        np.concatenate([block.numpy() for _, block in Gated(terms, weights, own).blocks()]) for own in (net, None)
-    ]
+    scored = [np.concatenate([b.numpy() for _, b in Gated(terms, weights, own).blocks()]) for own in (net, None)]
     liked = [torch.log_softmax(torch.from_numpy(own), 1)[np.arange(ROWS), positives.indices].mean() for own in scored]
     assert liked[0] > liked[1] + 0.02, "what is sure counts where it says much"
     for seed in range(5):

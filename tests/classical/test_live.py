@@ -96,17 +96,6 @@ def test_the_surplus_is_that_of_a_plain_loop(every):
     assert found[2] > 0.5 and found[4] < -0.5 and not found[6:].any()
 
 
-@pytest.mark.parametrize("times", [1, 5])
-def test_the_surplus_by_hand(times):
-    """Of 16 people, each accepts item 0 first and second, and never item 1: twice what is expected, and 0.
-
-    A person's surpluses are 1 and -1, as often as they are shown the two. The variance between items is
-    (2 (16² - 16) - 2 √(2 · 2 · 16²)) / (2 · 16²) = .8125, and .8125 · 16² / (.8125 · 16² + 16) = 13 / 14.
-    """
-    found = surplus(_outcomes(*[(n, items, {0}) for n in range(16) for items in ([0, 1], [1, 0]) * times]), SIZE)
-    np.testing.assert_allclose(found[:3], [13 / 14, -13 / 14, 0])
-
-
 def test_after_a_change_it_is_that_change():
     changed = np.where(np.arange(SIZE) < 20, 0.5, 1.5)
     found = surplus(_outcomes(*_shown(300, 10, changed)), SIZE)

@@ -1,14 +1,12 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item, build_catalog
-from convrec.data.catalog_files import load_catalog
 from convrec.data.quarantine import Quarantine
-from convrec.data.titles import fold, usable_title
+from convrec.data.titles import fold
 from convrec.project.errors import InputError
+from tests.rows import make_items
 
 
 def test_find_takes_the_nearest_year_within_the_tolerance(catalog):
@@ -64,23 +62,12 @@ def test_spellings_are_read_once_and_only_for_a_title_that_no_item_has(monkeypat
 
 
 def test_a_year_confirms_what_a_spelling_alone_does_not():
-    films = Catalog(
-        [Item("Predator", 1987), Item("Spider-Man", 2002), Item("Halloween", 1978), Item("Halloween", 2018)]
-    )
+    films = Catalog(make_items("Predator (1987) | Spider-Man (2002) | Halloween (1978) | Halloween (2018)"))
     assert films.readings("The Predator", None) == [] and films.readings("The Predator", 1987) == [0]
     assert films.readings("The Predator", 1988) == []
     assert films.readings("Spiderman", None) == films.readings("Spider Man", None) == [1]
     assert films.readings("halloween!", None) == [2, 3] and films.readings("halloween!", 2017) == [3]
     assert films.readings("Halloween", 2000) == []
-
-
-def test_a_catalog_file_may_name_its_items_in_one_column(tmp_path):
-    path = tmp_path / "films.jsonl"
-    rows = [{"movie_id": 1, "name": "Heat (1995)", "genre": ["crime", "drama"], "plot": "Cops."}, {"name": "No year"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    films = load_catalog(path, Quarantine())
-    assert [str(item) for item in films.items] == ["Heat (1995)", "No year"]
-    assert films.items[0].metadata == {"genre": "crime, drama", "plot": "Cops."}
 
 
 DISTINCT = [
@@ -202,12 +189,6 @@ def test_items_without_a_year_are_found_by_their_title():
     assert games.find("Dune", None) == 1 and games.find("Dune", 2020) == 2 and games.find("Dune", 1984) == 1
     assert games.readings("chess!", None) == games.readings("Chess!", 1990) == [0]
     assert games.readings("Dune!", 2020) == [2] and games.readings("Dune!", None) == [1, 2]
-
-
-def test_titles_are_kept_and_compared_in_composed_unicode():
-    decomposed = "Ame\u0301lie"
-    assert usable_title(decomposed, 2001) == ("Am\u00e9lie", 2001)
-    assert Catalog([Item("Am\u00e9lie", 2001)]).find(decomposed, 2001) == 0
 
 
 def test_what_two_threads_make_of_a_catalog_at_once_is_the_same():

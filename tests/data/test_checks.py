@@ -7,23 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog
 from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.matching import Truth, relevance
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import conform
-from tests.rows import make_row
+from tests.rows import make_items, make_row
 
 CATALOG = Catalog(
-    [
-        Item("Amelie", 2001, aliases=("Le fabuleux destin", "Amélie")),
-        Item("Heat", 1995),
-        Item("Dune", 1984),
-        Item("Dune", 2021),
-        Item("Chess", None, aliases=("Schach",)),
-        Item("Othello", 1973),
-        Item("Reversi", 1883, aliases=("Othello",)),
-    ]
+    make_items(
+        "Amelie (2001) = Le fabuleux destin = Amélie | Heat (1995) | Dune (1984) | Dune (2021) | Chess = Schach | "
+        "Othello (1973) | Reversi (1883) = Othello"
+    )
 )
 KEEP = {"outside_catalog": "keep", "seen_truth": "keep", "duplicate_rows": "keep", "dated": False}
 NO_PROBLEMS = {"outside_catalog": 0, "seen_truth": 0, "duplicate_rows": 0}
@@ -41,18 +36,15 @@ def _check(rows, **policies):
     return kept, found, [(row["source"], row["row"], row["reason"], row["value"]) for row in quarantine.rows]
 
 
+FOUND = [("Heat", 1995), ("Heat", None), ("Chess", 1475), ("Dune", None), ("Othello", 1883)]
+FOUND += [("Le fabuleux destin", 2001)]
+
+
 @pytest.mark.parametrize(
     ("truth", "seen", "problem"),
     [
-        (("Heat", 1995), [], None),
-        (("Heat", 1998), [], "outside_catalog"),
-        (("Heat", None), [], None),
-        (("Primer", 2004), [], "outside_catalog"),
-        (("Chess", 1475), [], None),
-        (("Dune", None), [], None),
-        (("Dune", 2000), [], "outside_catalog"),
-        (("Le fabuleux destin", 2001), [], None),
-        (("Othello", 1883), [], None),
+        *((truth, [], None) for truth in FOUND),
+        *((truth, [], "outside_catalog") for truth in (("Heat", 1998), ("Primer", 2004), ("Dune", 2000))),
         (("Heat", 1995), ["heat"], "seen_truth"),
         (("Dune", 1984), ["Dune"], "seen_truth"),
         (("Le fabuleux destin", 2001), ["Amélie"], "seen_truth"),
@@ -61,29 +53,14 @@ def _check(rows, **policies):
     ],
 )
 def test_a_truth_that_no_list_can_hit_is_counted_or_dropped(truth, seen, problem):
-    rows = [_row([truth, ("Heat", 1995)], seen), _row([truth], seen, "p2"), _row([("Chess", None)], (), "p3")]
-    if truth[0].strip().lower() == "heat" and "heat" in seen:
-        rows[0]["groundtruth"][1] = {"title": "Othello", "year": 1973}
-    kept, found, aside = _check(rows)
-    assert found == NO_PROBLEMS | ({problem: 2} if problem else {})
-    assert kept.index.tolist() == [0, 1, 2] and not aside
-    kept, dropped, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
-    assert dropped == found, "what is dropped is counted all the same"
-    if problem is None:
-        assert kept.index.tolist() == [0, 1, 2] and not aside
-        return
-    title, year = truth
+    rows, (title, year) = [_row([truth], seen)], truth
+    assert _check(rows)[1:] == (NO_PROBLEMS | ({problem: 1} if problem else {}), [])
+    kept, _, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
+    assert len(kept) == (problem is None)
     written = title if year is None else f"{title} ({year})"
-    reason = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}[problem]
-    assert kept.index.tolist() == [0, 2], "the index is kept; a row without ground truth is not"
-    assert kept["groundtruth"][0] == rows[0]["groundtruth"][1:] and kept["groundtruth"][2] == rows[2]["groundtruth"]
-    assert aside == [
-        ("groundtruth", "p1", reason, written),
-        ("groundtruth", "p2", reason, written),
-        ("rows", "p2", "no ground truth is left", written),
-    ]
-    other = "seen_truth" if problem == "outside_catalog" else "outside_catalog"
-    assert _check(rows, **{other: "drop"})[2] == []
+    reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
+    dropped = [("groundtruth", "p1", reasons.get(problem), written), ("rows", "p1", "no ground truth is left", written)]
+    assert aside == (dropped if problem else [])
 
 
 @pytest.mark.parametrize(

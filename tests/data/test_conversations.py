@@ -4,20 +4,9 @@ import pandas as pd
 
 from convrec.data.conversations import distinct_prompts, read_prompts, write_rows
 
-_ROWS = [
-    {"prompt_id": prompt, "user_id": user, "conversation_id": conversation}
-    for prompt, user, conversation in [
-        ("a1", "u1", "c1"),
-        ("a1", "u1", "c1"),
-        ("a2", "u1", "c2"),
-        ("a3", "u1", "c3"),
-        ("b1", "u2", "c4"),
-        ("b2", "u2", "c5"),
-        ("x1", "", "c6"),
-        ("x2", "", "c6"),
-        ("y1", "", "c7"),
-    ]
-]
+_IDS = [("a1", "u1", "c1"), ("a1", "u1", "c1"), ("a2", "u1", "c2"), ("a3", "u1", "c3")]
+_IDS += [("b1", "u2", "c4"), ("b2", "u2", "c5"), ("x1", "", "c6"), ("x2", "", "c6"), ("y1", "", "c7")]
+_ROWS = [dict(zip(("prompt_id", "user_id", "conversation_id"), ids, strict=True)) for ids in _IDS]
 
 
 def test_nobodys_second_prompt_is_drawn_before_all_peoples_first():

@@ -8,68 +8,48 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import messages_of, transcript
 from convrec.data.mentions import Mentions
 from convrec.data.sources.synthetic import embedded_catalog, simulate
+from tests.rows import make_items
 
 MENTIONS = Mentions(
     Catalog(
-        [
-            Item("Heat", 1995),
-            Item("Her", 2013),
-            Item("Up", 2009),
-            Item("Alien", 1979),
-            Item("Alien 3", 1992),
-            Item("The Matrix", 1999),
-            Item("The Dark Knight", 2008),
-            Item("Toy Story", 1995),
-            Item("300", 2006),
-            Item("Monsters, Inc.", 2001),
-            Item("Schindler's List", 1993),
-            Item("Lilo & Stitch", 2002),
-            Item("Pride and Prejudice", 2005),
-            Item("Amélie", 2001),
-            Item("Leon", 1994, aliases=("The Professional",)),
-            Item("A", 1998),
-        ]
+        make_items(
+            "Heat (1995) | Her (2013) | Up (2009) | Alien (1979) | Alien 3 (1992) | The Matrix (1999) | "
+            "The Dark Knight (2008) | Toy Story (1995) | 300 (2006) | Monsters, Inc. (2001) | "
+            "Schindler's List (1993) | Lilo & Stitch (2002) | Pride and Prejudice (2005) | Amélie (2001) | A (1998) | "
+            "Leon (1994) = The Professional"
+        )
     )
 )
 
 
 UNSPACED = Mentions(
     Catalog(
-        [
-            Item("英雄", 2002),
-            Item("花样年华", 2000),
-            Item("無間道", 2002),
-            Item("無間道II", 2003),
-            Item("七人の侍", 1954),
-            Item("もののけ姫", 1997),
-            Item("アバター", 2009),
-            Item("ต้มยำกุ้ง", 2005),
-            Item("Heat", 1995),
-            Item("SPY×FAMILY CODE: White", 2023, aliases=("劇場版 SPY×FAMILY",)),
-        ]
+        make_items(
+            "英雄 (2002) | 花样年华 (2000) | 無間道 (2002) | 無間道II (2003) | 七人の侍 (1954) | もののけ姫 (1997) | "
+            "アバター (2009) | ต้มยำกุ้ง (2005) | Heat (1995) | SPY×FAMILY CODE: White (2023) = 劇場版 SPY×FAMILY"
+        )
     )
 )
 
 
-SIGNS = ["C++ Primer", "C# Primer", "Help!", "Help", "दाल", "दिल", "ガラス", "カラス"]
-BY_SIGNS = Mentions(Catalog([Item(name, None) for name in SIGNS]))
+BY_SIGNS = Mentions(Catalog(make_items("C++ Primer | C# Primer | Help! | Help | दाल | दिल | ガラス | カラス")))
+
+
+WITHOUT_TITLES = ["in the heat of summer, an alien", "Aliens", "the matrix of toy story", "Toy\nStory"]
+WITHOUT_TITLES += ["User: Up there\nAssistant: Her?"]
 
 
 @pytest.mark.parametrize(
     ("mentions", "text", "titles"),
     [
+        *((MENTIONS, text, []) for text in WITHOUT_TITLES),
         (MENTIONS, "I loved Heat and Alien", ["Heat", "Alien"]),
-        (MENTIONS, "in the heat of summer, an alien", []),
         (MENTIONS, 'something like "heat", or *alien*', ["Heat", "Alien"]),
         (MENTIONS, "Alien 3 was worse", ["Alien 3"]),
-        (MENTIONS, "Aliens", []),
         (MENTIONS, "the Matrix; the dark knight", ["The Matrix", "The Dark Knight"]),
-        (MENTIONS, "the matrix of toy story", []),
         (MENTIONS, "Her job. Up to 300 people saw Up", ["Up"]),
         (MENTIONS, "Monsters, Inc., Up and Her", ["Monsters, Inc.", "Up", "Her"]),
-        (MENTIONS, "User: Up there\nAssistant: Her?", []),
         (MENTIONS, "I saw The Professional", ["The Professional"]),
-        (MENTIONS, "Toy\nStory", []),
         (MENTIONS, "up (2009–2011) and her (2013 - )", ["Up", "Her"]),
         (MENTIONS, "Alien's mood, Heat’s ending, Schindler's List's score", ["Alien", "Heat", "Schindler's List"]),
         (MENTIONS, "Lilo and Stitch, Pride & Prejudice", ["Lilo & Stitch", "Pride and Prejudice"]),

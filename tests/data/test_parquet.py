@@ -12,13 +12,6 @@ ROWS = [
 ]
 
 
-def test_rows_and_columns_are_those_that_were_written(tmp_path):
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=2)
-    assert list(parquet_rows(path)) == ROWS and parquet_columns(path) == ["messages", "seen", "year"]
-    assert parquet_frame(path, ["year", "seen"])["year"].tolist() == list(range(9))
-
-
 @pytest.mark.parametrize(("kind", "first"), [(pa.float32(), 2**24), (pa.float64(), 2**53)])
 def test_ids_beyond_the_integers_of_a_float_are_refused(tmp_path, kind, first):
     path = tmp_path / "rows.parquet"

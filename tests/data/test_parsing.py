@@ -6,90 +6,51 @@ from convrec.data.catalog import Catalog, Item
 from convrec.data.parsing import format_list, parse_line, parse_list
 from convrec.data.sources.synthetic import embedded_catalog
 from convrec.demonstrations.answers import parse_answer
+from tests.rows import make_items
 
-FILMS = [
-    ("Heat", 1995),
-    ("Dune", 2021),
-    ("2001: A Space Odyssey", 1968),
-    ("Up", 2009),
-    ("3:10 to Yuma", 2007),
-    ("Mission: Impossible", 1996),
-    ("Crazy, Stupid, Love", 2011),
-    ("Love, Simon", 2018),
-    ("WALL·E", 2008),
-    ("The Good, the Bad and the Ugly", 1966),
-    ("'71", 2014),
-    ("[Rec]²", 2007),
-    ("E.T. the Extra-Terrestrial", 1982),
-]
-CATALOG = Catalog([Item(title, year) for title, year in [*FILMS, ("Solaris", None), ("Today", 1930)]])
+CATALOG = Catalog(
+    make_items(
+        "Heat (1995) | Dune (2021) | 2001: A Space Odyssey (1968) | Up (2009) | 3:10 to Yuma (2007) | "
+        "Mission: Impossible (1996) | Crazy, Stupid, Love (2011) | Love, Simon (2018) | WALL·E (2008) | "
+        "The Good, the Bad and the Ugly (1966) | '71 (2014) | [Rec]² (2007) | E.T. the Extra-Terrestrial (1982) | "
+        "Solaris | Today (1930)"
+    )
+)
 STRANGER = Catalog([Item("A title that no other text has", 1901)])
-REAL_TITLES = [
-    *map(str, embedded_catalog().items),
-    "Fear Street: Part One - 1994 (2021)",
-    "[Rec]² (2009)",
-    "'71 (2014)",
-    "300: Rise of an Empire (2014)",
-    "À la recherche du mari de ma femme (2016)",
-    "Birdman or (The Unexpected Virtue of Ignorance) (2014)",
-    "Léon: The Professional (1994)",
-    "10,000 BC (2008)",
-    "2012 (2009)",
-    "50/50 (2011)",
-    "Face/Off (1997)",
-    "(500) Days of Summer (2009)",
-    "B*A*P*S (1997)",
-    "M*A*S*H (1970)",
-    "Sophie Scholl – The Final Days (2005)",
-    "P.O.V. - A Cursed Film (2012)",
-    "*batteries not included (1987)",
-    "Who's Afraid of Virginia Woolf? (1966)",
-    "9 (2009)",
-    "M (1931)",
-    "Dr. Strangelove or: How I Learned to Stop Worrying and Love the Bomb (1964)",
-    "千と千尋の神隠し (2001)",
-]
+REAL_TITLES = [*map(str, embedded_catalog().items)]
+REAL_TITLES += ["Fear Street: Part One - 1994 (2021)", "[Rec]² (2009)", "'71 (2014)", "300: Rise of an Empire (2014)"]
+REAL_TITLES += ["À la recherche du mari de ma femme (2016)", "Birdman or (The Unexpected Virtue of Ignorance) (2014)"]
+REAL_TITLES += ["Léon: The Professional (1994)", "10,000 BC (2008)", "2012 (2009)", "50/50 (2011)", "Face/Off (1997)"]
+REAL_TITLES += ["(500) Days of Summer (2009)", "B*A*P*S (1997)", "M*A*S*H (1970)"]
+REAL_TITLES += ["Sophie Scholl – The Final Days (2005)", "P.O.V. - A Cursed Film (2012)"]
+REAL_TITLES += ["*batteries not included (1987)", "Who's Afraid of Virginia Woolf? (1966)", "9 (2009)", "M (1931)"]
+REAL_TITLES += ["Dr. Strangelove or: How I Learned to Stop Worrying and Love the Bomb (1964)"]
+REAL_TITLES += ["千と千尋の神隠し (2001)"]
+
+
+HEAT_OF_1995 = ["Heat (1995)", "**12. Heat (1995)**", "- “Heat” (1995) - a classic", '• "Heat" [1995]: cops, robbers']
+HEAT_OF_1995 += ["Heat (1986) (1995)", "Heat (US, 1995)", "1. Heat (1995-present) - still on"]
+HEAT_OF_1995 += ["Heat (1995-1999) (TV Series)", "Heat (TV Series 1995– )", "(1995) Heat", "Heat 1995"]
+HEAT_OF_1995 += ["[Heat](https://example.org/heat) (1995)", "Heat: 1995"]
+HEAT = ["#3. Heat", "Heat (film)", "Heat - 8.3/10", "Heat - Al Pacino hunts Robert De Niro", "1️⃣ Heat", "1\\. Heat"]
+HEAT += ["2. Title: Heat", "Heat: a crime film with a robbery", "Heat | Michael Mann | crime"]
+UNKNOWN = ["#3 Heat", "Heet (Director's Cut)", "Heat 1999", "Mission: Impossible - Fallout", "Sure, here is a list"]
+UNKNOWN += ["Up 2049", "Solaris: 2049"]
 
 
 @pytest.mark.parametrize(
     ("line", "title", "year", "known"),
     [
-        ("Heat (1995)", "Heat", 1995, True),
-        ("**12. Heat (1995)**", "Heat", 1995, True),
-        ("- “Heat” (1995) - a classic", "Heat", 1995, True),
-        ('• "Heat" [1995]: cops, robbers', "Heat", 1995, True),
-        ("#3 Heat", "#3 Heat", None, False),
-        ("#3. Heat", "Heat", None, True),
+        *((line, "Heat", 1995, True) for line in HEAT_OF_1995),
+        *((line, "Heat", None, True) for line in HEAT),
+        *((line, line, None, False) for line in UNKNOWN),
         ("Heat (1999)", "Heat", 1999, False),
-        ("Heat (1986) (1995)", "Heat", 1995, True),
-        ("Heat (US, 1995)", "Heat", 1995, True),
-        ("1. Heat (1995-present) - still on", "Heat", 1995, True),
-        ("Heat (1995-1999) (TV Series)", "Heat", 1995, True),
-        ("Heat (TV Series 1995– )", "Heat", 1995, True),
-        ("(1995) Heat", "Heat", 1995, True),
-        ("Heat (film)", "Heat", None, True),
-        ("Heet (Director's Cut)", "Heet (Director's Cut)", None, False),
         ("Hitze aka Heat (1996)", "Hitze aka Heat", 1996, False),
-        ("Heat 1995", "Heat", 1995, True),
-        ("Heat 1999", "Heat 1999", None, False),
-        ("Heat - 8.3/10", "Heat", None, True),
-        ("Heat - Al Pacino hunts Robert De Niro", "Heat", None, True),
         ("Mission: Impossible - Tom Cruise hangs from a wire", "Mission: Impossible", None, True),
-        ("1️⃣ Heat", "Heat", None, True),
-        ("1\\. Heat", "Heat", None, True),
-        ("2. Title: Heat", "Heat", None, True),
-        ("[Heat](https://example.org/heat) (1995)", "Heat", 1995, True),
         ("3. ***Up*** (2009) - you will cry", "Up", 2009, True),
         ("Up — an old man, a boy, a house", "Up", None, True),
-        ("Heat: a crime film with a robbery", "Heat", None, True),
-        ("Heat | Michael Mann | crime", "Heat", None, True),
-        ("Mission: Impossible - Fallout", "Mission: Impossible - Fallout", None, False),
         ("4. 2001: A Space Odyssey (1968)", "2001: A Space Odyssey", 1968, True),
-        ("Sure, here is a list", "Sure, here is a list", None, False),
-        ("Up 2049", "Up 2049", None, False),
-        ("Heat: 1995", "Heat", 1995, True),
         ("5. Solaris 2049", "Solaris 2049", None, False),
-        ("Solaris: 2049", "Solaris: 2049", None, False),
         ("Solaris (2049)", "Solaris", 2049, True),
         ("Primer (a story about time, told backwards)", "Primer", None, False),
         ("Primer (a story about time, told backwards) (2004)", "Primer", 2004, False),
@@ -177,9 +138,8 @@ PIECES = ["Heat", "(1995)", "1.", "- ", ",", " and ", '"', "\n", ":", "**", "Her
 def test_any_text_is_read_line_by_line(text):
     lines = text.split("\n")
     assert len(parse_list(text, CATALOG)) == len(lines) - (not lines[-1].strip())
-    assert all(
-        entry is None or entry.title for entry in (parse_line(line, CATALOG, reading="lenient") for line in lines)
-    )
+    entries = (parse_line(line, CATALOG, reading="lenient") for line in lines)
+    assert all(entry is None or entry.title for entry in entries)
     assert all(entry.title.strip() for entry in parse_answer(text, CATALOG))
 
 
@@ -217,8 +177,10 @@ def test_any_list_of_a_catalog_parses_to_itself(titles):
 
 
 GAMES = Catalog(
-    [Item(title, None) for title in ("7 Wonders", "Catan", "Catan: Seafarers", "1. FC", "Uno!", "No. 5", "1830", "Go")]
-    + [Item("Chess", None, aliases=("Schach", "3. Schach")), Item("Risk", 1957, aliases=("Risiko",))]
+    make_items(
+        "7 Wonders | Catan | Catan: Seafarers | 1. FC | Uno! | No. 5 | 1830 | Go | Chess = Schach = 3. Schach | "
+        "Risk (1957) = Risiko"
+    )
 )
 
 
@@ -254,20 +216,12 @@ BOOKS = Catalog(
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "item"),
-    [
-        ("Dune - Frank Herbert", "Dune"),
-        ("“Dune”: Frank Herbert", "Dune"),
-        ("Dune by frank herbert (1965)", "Dune"),
-        ("- Frank Herbert - Dune", "Dune"),
-        ("2. V. by Thomas Pynchon", "V."),
-        ("1984 - George Orwell", "1984"),
-        ("Adele - Hello", "Hello (2015)"),
-        ("Hello (2015) - Adele", "Hello (2015)"),
-        ("Dune - Jane Austen", None),
-    ],
-)
+CREDITED = {"Dune - Frank Herbert": "Dune", "“Dune”: Frank Herbert": "Dune", "Dune by frank herbert (1965)": "Dune"}
+CREDITED |= {"- Frank Herbert - Dune": "Dune", "2. V. by Thomas Pynchon": "V.", "1984 - George Orwell": "1984"}
+CREDITED |= {"Adele - Hello": "Hello (2015)", "Hello (2015) - Adele": "Hello (2015)", "Dune - Jane Austen": None}
+
+
+@pytest.mark.parametrize(("line", "item"), CREDITED.items())
 def test_a_credit_that_the_metadata_has_confirms_a_title(line, item):
     entry = parse_line(line, BOOKS, reading="lenient")
     assert entry is not None

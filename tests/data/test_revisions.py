@@ -12,20 +12,14 @@ from convrec.data.revisions import diff, load_version
 from convrec.data.schemas import conform, write_catalog, write_conversations
 from convrec.project.errors import InputError
 from convrec.project.text import WIDTH
+from tests.rows import make_row
 from tests.small_project import run_in
 
 HEAT, UP = Item("Heat", 1995, {"plot": "x"}, ("Hitze",)), Item("Up", 2009)
 
 
 def _talk(text, truths=(("Heat", 1995),), seen=(), date="2024-01-05"):
-    return {
-        "conversation_id": "any",
-        "prompt_id": "any",
-        "date": date,
-        "messages": [{"role": "user", "content": text}],
-        "groundtruth": [{"title": title, "year": year} for title, year in truths],
-        "seen_titles": list(seen),
-    }
+    return make_row("any", truths, text, date=date, seen_titles=list(seen))
 
 
 def _write(folder, items=(HEAT,), **splits):

@@ -14,22 +14,21 @@ from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE, usable_date, usable_item, usable_messages, usable_rows
 from convrec.data.times import read_time, time_column
 from convrec.data.titles import normalise_text
+from tests.rows import make_items
 
 GAMES = Catalog([Item("Chess", None), Item("Hello - Adele", 2015, own_id="7"), Item("Hello", 2015, own_id="8")])
 ASK = [{"role": "user", "content": "A game for two, please."}]
 WEST = datetime.timezone(-datetime.timedelta(hours=5))
+HIVE_OF_2000 = [{"title": "Hive", "year": "2000"}, {"title": "Hive", "year": 2000.0}, {"title": "Hive (2000)"}]
+HIVE_OF_2000 += [["Hive", 2000], "Hive (2000)"]
 
 
 @pytest.mark.parametrize(
     ("value", "title", "year"),
     [
-        ({"title": "Hive", "year": "2000"}, "Hive", 2000),
-        ({"title": "Hive", "year": 2000.0}, "Hive", 2000),
+        *((value, "Hive", 2000) for value in HIVE_OF_2000),
         ({"title": "Hive", "year": float("nan")}, "Hive", None),
-        ({"title": "Hive (2000)"}, "Hive", 2000),
         ({"title": 1830, "year": 1986}, "1830", 1986),
-        (["Hive", 2000], "Hive", 2000),
-        ("Hive (2000)", "Hive", 2000),
         ("  Hive \n of  bees ", "Hive of bees", None),
         ("(1984)", "(1984)", None),
         ("שח \u202e e\u0301", "שח \u00e9", None),
@@ -42,55 +41,32 @@ def test_an_item_has_three_forms(value, title, year):
     assert usable_item(value) == {"title": title, "year": year}
 
 
-@pytest.mark.parametrize(
-    ("value", "day"),
-    [
-        (None, ""),
-        (float("nan"), ""),
-        ("2024-03-05", "2024-03-05"),
-        (" 2024-03-05 21:10 ", "2024-03-05"),
-        ("2024-03-05T21:10:00-05:00", "2024-03-06"),
-        ("2024-03-05T01:10:00+05:00", "2024-03-04"),
-        ("1990-01-01", "1990-01-01"),
-        ("2099-12-31", "2099-12-31"),
-        ("2023-11-14 23:13:20+00", "2023-11-14"),
-        ("2024-03-05T21:10", "2024-03-05"),
-        ("20240305T211000Z", "2024-03-05"),
-        ("2019-10-01 23:00:00 UTC", "2019-10-01"),
-        ("2019-10-01 23:00:00 -0200", "2019-10-02"),
-        ("20240305", "2024-03-05"),
-        (20240305, "2024-03-05"),
-        (1_709_683_200, "2024-03-06"),
-        (1_709_683_200_000, "2024-03-06"),
-        ("1709683199.9", "2024-03-05"),
-        ("1.7e9", "2023-11-14"),
-        (datetime.date(2024, 3, 5), "2024-03-05"),
-        (datetime.datetime(2024, 3, 5, 21, tzinfo=WEST), "2024-03-06"),
-    ],
-)
+DAYS = {
+    "": [None, float("nan")],
+    "1990-01-01": ["1990-01-01"],
+    "2019-10-01": ["2019-10-01 23:00:00 UTC"],
+    "2019-10-02": ["2019-10-01 23:00:00 -0200"],
+    "2023-11-14": ["2023-11-14 23:13:20+00", "1.7e9"],
+    "2024-03-04": ["2024-03-05T01:10:00+05:00"],
+    "2024-03-05": ["2024-03-05", " 2024-03-05 21:10 ", "2024-03-05T21:10", "20240305T211000Z", "20240305", 20240305],
+    "2024-03-06": ["2024-03-05T21:10:00-05:00", 1_709_683_200, 1_709_683_200_000],
+    "2099-12-31": ["2099-12-31"],
+}
+DAYS["2024-03-05"] += ["1709683199.9", datetime.date(2024, 3, 5)]
+DAYS["2024-03-06"] += [datetime.datetime(2024, 3, 5, 21, tzinfo=WEST)]
+
+
+@pytest.mark.parametrize(("value", "day"), [(value, day) for day, values in DAYS.items() for value in values])
 def test_a_date_is_the_day_in_utc(value, day):
     assert usable_date(value) == day
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "yesterday",
-        "2024-02-30",
-        "1989-12-31",
-        "2099-12-31T23:00:00-05:00",
-        "9" * 400,
-        "inf",
-        0,
-        True,
-        -1,
-        99_999_999,
-        pytest.param(10**5000, id="a number of 5001 digits"),
-        {"year": 2024},
-        datetime.time(1),
-        datetime.datetime.max.replace(tzinfo=WEST),
-    ],
-)
+NO_DAYS = ["yesterday", "2024-02-30", "1989-12-31", "2099-12-31T23:00:00-05:00", "9" * 400, "inf", 0, True, -1]
+NO_DAYS += [99_999_999, pytest.param(10**5000, id="a number of 5001 digits"), {"year": 2024}, datetime.time(1)]
+NO_DAYS += [datetime.datetime.max.replace(tzinfo=WEST)]
+
+
+@pytest.mark.parametrize("value", NO_DAYS)
 def test_what_is_no_day_of_these_times_is_told(value):
     with pytest.raises(ValueError, match="date is no time from 1990 to 2099"):
         usable_date(value)
@@ -150,22 +126,21 @@ def test_text_is_normalised_once_and_for_all(text, normal):
     assert message["content"] == normal
 
 
+NO_ITEMS = {
+    "no item": [None, 17],
+    "no pair": [["Hive"]],
+    "no title": ["", {"year": 2000}],
+    "title is no text": [{"title": 10**5000}, {"title": {"en": "Hive"}}],
+    "NUL or half a character": ["H\0ive"],
+    "year is no number": [["Hive", "MM"], ["Hive", 10**5000]],
+    "year is not from 1000 to 2100": [["Hive", 3000], ["Hive", 2000.5], "Hive (3000)"],
+}
+
+
 @pytest.mark.parametrize(
     ("read", "value", "problem"),
     [
-        (usable_item, None, "no item"),
-        (usable_item, 17, "no item"),
-        (usable_item, ["Hive"], "no pair"),
-        (usable_item, "", "no title"),
-        (usable_item, {"year": 2000}, "no title"),
-        (usable_item, {"title": 10**5000}, "title is no text"),
-        (usable_item, {"title": {"en": "Hive"}}, "title is no text"),
-        (usable_item, "H\0ive", "NUL or half a character"),
-        (usable_item, ["Hive", "MM"], "year is no number"),
-        (usable_item, ["Hive", 10**5000], "year is no number"),
-        (usable_item, ["Hive", 3000], "year is not from 1000 to 2100"),
-        (usable_item, ["Hive", 2000.5], "year is not from 1000 to 2100"),
-        (usable_item, "Hive (3000)", "year is not from 1000 to 2100"),
+        *((usable_item, value, problem) for problem, values in NO_ITEMS.items() for value in values),
         (usable_messages, "hello", "messages are no list"),
         (usable_messages, {"role": "user", "content": "x"}, "messages are no list"),
         (usable_messages, [None], "messages are no list"),
@@ -273,12 +248,11 @@ def test_items_may_be_given_by_their_id_or_with_the_column_that_is_part_of_their
     adele, hello = {"title": "Hello - Adele", "year": 2015}, {"title": "Hello", "year": 2015}
     assert row["groundtruth"] == [adele, hello]
     assert row["seen_titles"] == ["Chess", "Hello (2015)", "Hello"]
-    assert [(r["source"], r["reason"]) for r in quarantine.rows] == [
-        ("groundtruth", "the catalog has no item of this id")
-    ]
+    (aside,) = quarantine.rows
+    assert (aside["source"], aside["reason"]) == ("groundtruth", "the catalog has no item of this id")
 
 
-FILMS = Catalog([Item("Heat", 1995), Item("Se7en", 1995, aliases=("Seven",)), Item("Up", 2009), Item("The Fly", 1986)])
+FILMS = Catalog(make_items("Heat (1995) | Se7en (1995) = Seven | Up (2009) | The Fly (1986)"))
 
 
 def _row_of(**raw):

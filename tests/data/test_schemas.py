@@ -20,15 +20,10 @@ from convrec.project.errors import InputError
 
 USER = {"role": "user", "content": "Hello \u202e\n|"}
 ROW = {
-    "conversation_id": "c1",
-    "prompt_id": "p1",
-    "user_id": "u1",
-    "date": "2022-01-31",
+    **{"conversation_id": "c1", "prompt_id": "p1", "user_id": "u1", "date": "2022-01-31"},
     "messages": [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Hm."}],
     "groundtruth": [{"title": "Heat", "year": 1995}, {"title": "Chess", "year": None}],
-    "seen_titles": ["Dune"],
-    "disliked_titles": ["Dune"],
-    "repeatable_titles": ["Up"],
+    **{"seen_titles": ["Dune"], "disliked_titles": ["Dune"], "repeatable_titles": ["Up"]},
 }
 
 
@@ -42,15 +37,11 @@ def test_rows_get_the_canonical_columns_and_types():
     pd.testing.assert_frame_equal(conform(frame), frame)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("conversation_id", 3),
-        ("messages", [5]),
-        ("groundtruth", [{"title": "Heat", "year": "x"}]),
-        ("seen_titles", "Dune"),
-    ],
-)
+OF_OTHER_TYPES = {"conversation_id": 3, "messages": [5], "groundtruth": [{"title": "Heat", "year": "x"}]}
+OF_OTHER_TYPES |= {"seen_titles": "Dune"}
+
+
+@pytest.mark.parametrize(("column", "value"), OF_OTHER_TYPES.items())
 def test_a_column_of_another_type_is_named(column, value):
     with pytest.raises(InputError, match=f"conversations: not in the canonical form .*{column}.*docs/data"):
         conform(pd.DataFrame([ROW | {column: value}]))

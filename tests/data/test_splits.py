@@ -35,16 +35,6 @@ def prepare_sample(here):
     return prepared
 
 
-def test_dated_files_are_split_by_days(prepare_sample):
-    """Training has the first days of the validation's month, and nothing of the days between and after."""
-    periods = ("data.validation_period=2022-11-08/2022-11-14", "data.test_period=2022-11-20/2022-11-26")
-    splits = prepare_sample(lambda row: row, *periods)
-    for name, first, last in (("validation", "2022-11-08", "2022-11-14"), ("test", "2022-11-20", "2022-11-26")):
-        dates = set(splits[name]["date"])
-        assert dates and first <= min(dates) and max(dates) <= last
-    assert "2022-11-01" <= max(splits["train"]["date"]) < "2022-11-08"
-
-
 def _dated(dates):
     return pd.DataFrame({"date": dates, "row": range(len(dates))})
 

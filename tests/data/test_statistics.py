@@ -86,13 +86,6 @@ def test_the_tables(splits, catalog):
     ]
 
 
-def test_undated_rows_have_no_month(splits, catalog):
-    undated = {name: rows.assign(date=None) for name, rows in splits.items()}
-    metrics, plots = describe(undated, catalog)
-    assert plots["rows_by_month"] == []
-    assert metrics["months"] == {"train": {}, "validation": {}, "test": {}}
-
-
 @given(COUNTS)
 def test_gini_is_half_the_relative_mean_difference(counts):
     differences = sum(abs(int(a) - int(b)) for a in counts for b in counts)

@@ -5,50 +5,24 @@ import pytest
 
 from convrec.data.titles import LONGEST_TITLE, fold, natural, normalise, title_and_year, usable_id, usable_title
 
-
-@pytest.mark.parametrize(
-    ("one", "other", "agree"),
-    [
-        ("The Matrix", "Matrix, The", True),
-        ("Amélie", "AMELIE", True),
-        ("Fast & Furious 6", "Fast and Furious 6", True),
-        ("The Godfather: Part II", "The Godfather Part 2", True),
-        ("Ocean's Eleven", "Ocean’s 11", True),
-        ("Star Wars: Episode IV – A New Hope", "Star Wars Episode IV: A New Hope", True),
-        ("Romeo++Juliet", "Romeo Juliet", True),
-        ("Ωμέγα", "ωμεγα", True),
-        ("L'Avventura", "avventura, l’", True),
-        ("Los Olvidados", "OLVIDADOS, LOS", True),
-        ("น้ำ", "น้\u0e4d\u0e32", True),
-        ("C+", "C++", False),
-        ("ガラスの城", "カラスの城", False),
-        ("Malcolm X", "Malcolm", False),
-        ("Nine", "9", False),
-    ],
-)
-def test_spellings_of_one_title_agree_and_other_titles_do_not(one, other, agree):
-    assert (normalise(one) == normalise(other)) == agree
+SAME = {"The Matrix": "Matrix, The", "Amélie": "AMELIE", "Fast & Furious 6": "Fast and Furious 6", "Ωμέγα": "ωμεγα"}
+SAME |= {"The Godfather: Part II": "The Godfather Part 2", "Ocean's Eleven": "Ocean’s 11", "น้ำ": "น้\u0e4d\u0e32"}
+SAME |= {"Star Wars: Episode IV – A New Hope": "Star Wars Episode IV: A New Hope", "Romeo++Juliet": "Romeo Juliet"}
+SAME |= {"L'Avventura": "avventura, l’", "Los Olvidados": "OLVIDADOS, LOS"}
+OTHER = {"C+": "C++", "ガラスの城": "カラスの城", "Malcolm X": "Malcolm", "Nine": "9"}
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("c-1", "c-1"),
-        (17, "17"),
-        (0, "0"),
-        (17.0, "17"),
-        (2.0**53 - 1, "9007199254740991"),
-        (Decimal("17.00"), "17"),
-        (Decimal(10**37 + 1), str(10**37 + 1)),
-        (Decimal("nan"), ""),
-        (None, ""),
-        ("", ""),
-        ("  ", ""),
-        (float("nan"), ""),
-        ("NULL", ""),
-        (r"\N", ""),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [*SAME.items(), *OTHER.items()])
+def test_spellings_of_one_title_agree_and_other_titles_do_not(one, other):
+    assert (normalise(one) == normalise(other)) == (one in SAME)
+
+
+IDS = [("c-1", "c-1"), (17, "17"), (0, "0"), (17.0, "17"), (2.0**53 - 1, "9007199254740991"), (Decimal("17.00"), "17")]
+IDS += [(Decimal(10**37 + 1), str(10**37 + 1))]
+IDS += [(value, "") for value in (Decimal("nan"), None, "", "  ", float("nan"), "NULL", r"\N")]
+
+
+@pytest.mark.parametrize(("value", "expected"), IDS)
 def test_an_id_is_text_or_a_number(value, expected):
     assert usable_id(value, "conversation_id") == expected
 
@@ -86,42 +60,27 @@ def test_of_a_range_of_years_the_first_counts(years):
     assert usable_title(f"Fringe ({years})", 2009) == (f"Fringe ({years})", 2009)
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("Stranger Things (2016-present)", ("Stranger Things", 2016)),
-        ("Stranger Things (TV Series 2016– )", ("Stranger Things", 2016)),
-        ("Black Mirror (2011-2019) (TV Series)", ("Black Mirror", 2011)),
-        ("Cosmos (1980)(TV)", ("Cosmos", 1980)),
-        ("Chernobyl (2019) (TV Mini-Series)", ("Chernobyl", 2019)),
-        ("Up (2009) [film]", ("Up", 2009)),
-        ("Cosmos (TV)", ("Cosmos (TV)", None)),
-        ("Heat (1995) (Director's Cut)", ("Heat (1995) (Director's Cut)", None)),
-        ("(1984) (film)", ("(1984) (film)", None)),
-    ],
-)
+TAGGED = {"Stranger Things (2016-present)": ("Stranger Things", 2016), "Up (2009) [film]": ("Up", 2009)}
+TAGGED |= {"Stranger Things (TV Series 2016– )": ("Stranger Things", 2016), "Cosmos (1980)(TV)": ("Cosmos", 1980)}
+TAGGED |= {"Black Mirror (2011-2019) (TV Series)": ("Black Mirror", 2011)}
+TAGGED |= {"Chernobyl (2019) (TV Mini-Series)": ("Chernobyl", 2019)}
+TAGGED |= {title: (title, None) for title in ("Cosmos (TV)", "Heat (1995) (Director's Cut)", "(1984) (film)")}
+
+
+@pytest.mark.parametrize(("written", "expected"), TAGGED.items())
 def test_a_media_tag_beside_the_year_is_no_part_of_the_title(written, expected):
     assert usable_title(written, None) == usable_title(written, expected[1]) == expected
 
 
-@pytest.mark.parametrize(
-    ("title", "expected"),
-    [
-        ("Matrix, The", "The Matrix"),
-        ("Avventura, L'", "L'Avventura"),
-        ("Avventura, L’", "L’Avventura"),
-        ("Olvidados, Los", "Los Olvidados"),
-        ("Faust, I", "Faust, I"),
-        ("Good, the Bad and the Ugly, The", "The Good, the Bad and the Ugly"),
-        ("Associate, The (L'Associe)", "The Associate (L'Associe)"),
-        ("Associate, The(L'Associe)", "The Associate(L'Associe)"),
-        ("Crazy, Stupid, Love", "Crazy, Stupid, Love"),
-        ("Escape from New Orleans, LA", "Escape from New Orleans, LA"),
-        ("Sing, the", "Sing, the"),
-        (", The", ", The"),
-        ("Splash, Theo", "Splash, Theo"),
-    ],
-)
+NATURAL = {"Matrix, The": "The Matrix", "Avventura, L'": "L'Avventura", "Avventura, L’": "L’Avventura"}
+NATURAL |= {"Olvidados, Los": "Los Olvidados", "Good, the Bad and the Ugly, The": "The Good, the Bad and the Ugly"}
+NATURAL |= {"Associate, The (L'Associe)": "The Associate (L'Associe)"}
+NATURAL |= {"Associate, The(L'Associe)": "The Associate(L'Associe)"}
+NATURAL |= {title: title for title in ("Faust, I", "Crazy, Stupid, Love", "Sing, the", ", The", "Splash, Theo")}
+NATURAL["Escape from New Orleans, LA"] = "Escape from New Orleans, LA"
+
+
+@pytest.mark.parametrize(("title", "expected"), NATURAL.items())
 def test_an_article_behind_the_title_comes_first(title, expected):
     assert natural(title) == natural(expected) == expected
     assert usable_title(title, None) == (expected, None)

@@ -136,11 +136,7 @@ class ChatServer:
     """
 
     def __init__(
-        self,
-        script: Sequence[Decision] | Callable[[Asked], Reply] = (),
-        *,
-        latency: float = 0.0,
-        together: int = 0,
+        self, script: Sequence[Decision] | Callable[[Asked], Reply] = (), *, latency: float = 0.0, together: int = 0
     ):
         self._script, self.latency, self._together = script, latency, together
         self._changed = threading.Condition()

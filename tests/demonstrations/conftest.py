@@ -17,12 +17,6 @@ def connect(store, monkeypatch):
     """Makes clients of a server, which keep their calls in the store."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    options = {
-        "model": "some-model",
-        "temperature": 0.0,
-        "max_completion_tokens": 50,
-        "max_concurrency": 4,
-        "max_failed": 0.0,
-        "token_budget": None,
-    }
+    options = {"model": "some-model", "temperature": 0.0, "max_completion_tokens": 50}
+    options |= {"max_concurrency": 4, "max_failed": 0.0, "token_budget": None}
     return lambda server, **changes: ChatClient(store, base_url=server.url, **options | changes)

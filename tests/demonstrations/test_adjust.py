@@ -7,12 +7,7 @@ from convrec.classical.scores import Scores, top_items
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better, likelihood_gradient
 from convrec.demonstrations.quality import popularity
 
-SETTINGS = {
-    "epochs": 60,
-    "patience": 60,
-    "batch_size": 64,
-    "seed": 3,
-}
+SETTINGS = {"epochs": 60, "patience": 60, "batch_size": 64, "seed": 3}
 NOTHING = np.array([], dtype=np.int64)
 
 

@@ -80,14 +80,8 @@ def test_recorded_answers_are_not_asked_for_again_and_usage_is_kept_by_purpose(s
         assert sorted(server.prompts) == ["another", *ASKED_FOR]
     usage = second.usage()
     assert usage["recommend"]["calls"] == 1
-    assert usage["judge"] == {
-        "calls": 3,
-        "cached": 8,
-        "failed": 0,
-        "cut": 0,
-        "prompt_tokens": 3 * PROMPT_TOKENS,
-        "completion_tokens": 3 * COMPLETION_TOKENS,
-    }
+    tokens = {"prompt_tokens": 3 * PROMPT_TOKENS, "completion_tokens": 3 * COMPLETION_TOKENS}
+    assert usage["judge"] == {"calls": 3, "cached": 8, "failed": 0, "cut": 0, **tokens}
     assert store.spent() == Spent(9, 9 * PROMPT_TOKENS, 9 * COMPLETION_TOKENS)
 
 
@@ -185,9 +179,8 @@ def test_a_refused_prompt_or_an_unusable_answer_fails_alone_and_is_asked_again_i
         assert client.usage()["judge"]["failed"] == 1
         assert connect(server).ask(ASKED_FOR, "judge") == ANSWERS
     assert "judge: failed: " in caplog.text
-    assert (
-        "judge: 8 of 8 answered (7 from the cache), 0 failed, 0 cut at max_completion_tokens, 12 tokens" in caplog.text
-    )
+    told = "judge: 8 of 8 answered (7 from the cache), 0 failed, 0 cut at max_completion_tokens, 12 tokens"
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("status", [200, 400])

@@ -15,13 +15,7 @@ from convrec.demonstrations.teachers.llm import (
     metadata_text,
 )
 from convrec.project.errors import InputError
-from tests.demonstrations.chat_server import (
-    ChatServer,
-    completion,
-    error,
-    reported,
-    sent,
-)
+from tests.demonstrations.chat_server import ChatServer, completion, error, reported, sent
 from tests.small_project import ROOT
 
 MOVIES = {"item": "movie", "items": "movies", "release": "release", "people": "the director"}
@@ -44,9 +38,8 @@ def test_prompts_are_in_the_words_of_their_domain():
     games = Prompts(ROOT / "prompts", GAMES)
     filled = {name: games.fill(name, **fields) for name, fields in FIELDS.items()}
     assert not any(re.search(r"movie|film|director|actor", text, re.IGNORECASE) for text in filled.values())
-    assert filled["recommend"].startswith(
-        "You recommend board games. Read the conversation and recommend 20 board games"
-    )
+    begin = "You recommend board games. Read the conversation and recommend 20 board games"
+    assert filled["recommend"].startswith(begin)
     assert "Name real board games by their original publication title and year" in filled["recommend"]
     assert filled["recommend"].endswith("\n\nUser: {items}\n"), "braces of a conversation are no fields"
     assert filled["judge"].startswith("A user is looking for board games.")

@@ -4,28 +4,15 @@ from scipy import sparse
 
 from convrec.data.parsing import parse_line
 from convrec.demonstrations.grounding import Grounder
-from convrec.demonstrations.quality import (
-    PLACED_BY,
-    check_demonstrations,
-    match_shares,
-    placed_by,
-    popularity,
-)
+from convrec.demonstrations.quality import PLACED_BY, check_demonstrations, match_shares, placed_by, popularity
 from convrec.demonstrations.remap import position_weights
 from convrec.project.errors import InputError
 
+WRONG = ["Heat (1995)", "Heat (1995)\nUp (2009)\nAlien (1979)", "Heat (1995)\nUp", "1. Heat (1995)\n2. Up (2009)"]
+WRONG += ["Heat (1995)\nHeat (1995)", "Heat (1995)\nDune (1984)"]
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Heat (1995)",
-        "Heat (1995)\nUp (2009)\nAlien (1979)",
-        "Heat (1995)\nUp",
-        "1. Heat (1995)\n2. Up (2009)",
-        "Heat (1995)\nHeat (1995)",
-        "Heat (1995)\nDune (1984)",
-    ],
-)
+
+@pytest.mark.parametrize("text", WRONG)
 def test_a_demonstration_is_exactly_n_unseen_catalog_lines(catalog, text):
     rows = [{"prompt_id": "p", "seen_titles": ["dune"]}]
     check_demonstrations(["Heat (1995)\nUp (2009)"], rows, catalog, 2)

@@ -16,16 +16,7 @@ from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
 from tests.rows import make_row
 
-SYSTEMS = (
-    "popularity",
-    "zero_shot",
-    "sft",
-    "rank_grpo",
-    "oracle",
-    "sft_free",
-    "rank_grpo_free",
-    "item_knn",
-)
+SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle", "sft_free", "rank_grpo_free", "item_knn")
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
 HOSTILE_LINE = "<img src=x onerror=alert(1)> (1999)"
 SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
@@ -75,9 +66,7 @@ def _slices(headline):
         return {"n_rows": rows, "n_prompts": rows - 100, "sft": scores(mean), "rank_grpo": scores(mean + 0.1)}
 
     kinds = {"mentions": ("0", "1", "2", "3_or_more"), "month": ("2022-12",), "new_items": ("known", "new")}
-    return {
-        kind: {name: part(1000 - i, 0.2 - 0.01 * i) for i, name in enumerate(names)} for kind, names in kinds.items()
-    }
+    return {kind: {name: part(1000 - i, 0.2 - 0.01 * i) for i, name in enumerate(own)} for kind, own in kinds.items()}
 
 
 def write_inputs(paths, params, dated, systems, without, chosen):
@@ -137,9 +126,8 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     )
     write_plot(paths.plot("reward"), [{"step": step, "hits": step, "kl": 0.0, "entropy": 0.5} for step in range(1, 61)])
     ranks = range(1, params.common.list_length + 1)
-    write_plot(
-        paths.plot("reward_by_rank"), [{"step": s, "rank": r, "reward": s / r} for s in range(1, 61) for r in ranks]
-    )
+    rewards = [{"step": s, "rank": r, "reward": s / r} for s in range(1, 61) for r in ranks]
+    write_plot(paths.plot("reward_by_rank"), rewards)
     scores = {f"{metric}_at_{k}": k / 100 for metric in ("recall", "ndcg") for k in cutoffs}
     lists = {"in_catalog": 1.0, "format": 0.9}
     write_plot(paths.plot("validation"), [{"step": step, **scores, **lists} for step in (0, 20, 40, 60)])

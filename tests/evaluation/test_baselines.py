@@ -294,9 +294,8 @@ def test_choices_of_the_shipped_profiles_are_inside(tmp_path, monkeypatch, make_
 
     monkeypatch.setattr(baselines, "choose", checked)
     options = Options.of(**params.baseline_options())
-    list(
-        baseline_lists(BASELINES, train, validation, validation[:9], Catalog.read(paths.catalog), options, (None, None))
-    )
+    catalog = Catalog.read(paths.catalog)
+    list(baseline_lists(BASELINES, train, validation, validation[:9], catalog, options, (None, None)))
 
 
 def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
@@ -308,9 +307,8 @@ def test_als_solves_for_a_prompt_as_its_paper_says(catalog):
     items = als._model.item_factors.astype(float)
     named = items[[catalog.find(*film) for film in (HEAT, UP)]]
     left = items.T @ items + penalty * np.eye(3) + (alpha - 1) * named.T @ named
-    np.testing.assert_allclose(
-        scores[0], items @ np.linalg.solve(left, alpha * named.sum(axis=0)), rtol=1e-3, atol=1e-4
-    )
+    expected = items @ np.linalg.solve(left, alpha * named.sum(axis=0))
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-3, atol=1e-4)
     assert not scores[1].any()
     np.testing.assert_array_equal(Als(likes, 3, penalty, alpha, 1).scores(liked), scores)
 
@@ -326,9 +324,8 @@ def test_what_was_searched_is_kept_while_data_and_options_stay(tmp_path, monkeyp
         write_rows(pd.DataFrame(TRAIN), paths.split(split))
     with pytest.raises(InputError, match=r"models/evidence: no evidence yet; run `dvc repro evidence` first"):
         kept_baselines(["fusion"], paths, TRAIN, catalog, **options)
-    Guidance(Evidence.fit(TRAIN, catalog, TfidfEmbedder, neighbours=5, kept=5), {}, {"name": "tfidf"}).save(
-        paths.evidence
-    )
+    evidence = Evidence.fit(TRAIN, catalog, TfidfEmbedder, neighbours=5, kept=5)
+    Guidance(evidence, {}, {"name": "tfidf"}).save(paths.evidence)
     searched, search, stops_after = [], baseline_lists, "last_month"
 
     def watched(names, *rest):

@@ -152,9 +152,8 @@ def test_plots_below_each_other_have_one_axis(synthetic):
     ranges = [one["xaxis"]["range"] for one in slices]
     assert len(ranges) > 1 and all(one == ranges[0] for one in ranges) and ranges[0][0] < 0 < ranges[0][1]
     assert {one["margin"]["l"] for one in slices} == {104}
-    assert layouts["demonstrations"]["yaxis"]["ticktext"][:2] == ["Teacher", "Remap"], (
-        "beside the axis, also on a phone"
-    )
+    ticks = layouts["demonstrations"]["yaxis"]["ticktext"]
+    assert ticks[:2] == ["Teacher", "Remap"], "beside the axis, also on a phone"
     steps = [layouts[name] for name in ("reward", "groups", "validation_ndcg", "validation_recall")]
     assert len({(*one["xaxis"]["range"], one["margin"]["l"]) for one in steps}) == 1
     assert all(axis["ticklabelstandoff"] > 0 for one in layouts.values() for axis in (one["xaxis"], one["yaxis"]))
@@ -219,14 +218,10 @@ def _system(ndcg, **others):
 
 
 def test_the_card_and_the_words_say_what_is_better():
+    scores = {"neighbours": 0.5, "ease": 0.45, "item_knn": 0.42, "popularity": 0.1}
+    scores |= {"sft_free": 0.2, "sft": 0.25, "rank_grpo_free": 0.3}
     evaluation = {
-        "neighbours": _system(0.5),
-        "ease": _system(0.45),
-        "item_knn": _system(0.42),
-        "popularity": _system(0.1),
-        "sft_free": _system(0.2),
-        "sft": _system(0.25),
-        "rank_grpo_free": _system(0.3),
+        **{name: _system(score) for name, score in scores.items()},
         "rank_grpo": _system(0.4, coverage=0.5),
         "paired_ndcg_at_20": {
             "rank_grpo_over_sft": {"mean": 0.15, "low": 0.14, "high": 0.16, "p": 0.0005},
@@ -265,20 +260,11 @@ def test_without_an_interval_nothing_beats_or_loses():
 
 def test_the_headlines_are_each_systems_metric_and_the_gains_of_the_served_model():
     systems = {"popularity": 0.1, "neighbours": 0.2, "sft": 0.15, "rank_grpo_free": 0.25, "rank_grpo": 0.3}
-    gains = {
-        f"rank_grpo_over_{other}": {"mean": 0.3 - value, "low": 0.0, "high": 1.0}
-        for other, value in systems.items()
-        if other != "rank_grpo"
-    }
+    gains = {f"rank_grpo_over_{other}": {"mean": 0.3 - systems[other], "low": 0.0, "high": 1.0} for other in systems}
+    del gains["rank_grpo_over_rank_grpo"]
     evaluation = {name: _system(value, mrr=3 * value) for name, value in systems.items()}
     evaluation |= {"n_rows": 7, "best_baseline": "neighbours", "paired_ndcg_at_20": gains, "slices": {"month": {}}}
     found = metric_values(headline_metrics(evaluation, "ndcg_at_20"), "test/")
-    assert found == pytest.approx(
-        {
-            "test/n_rows": 7.0,
-            **{f"test/ndcg_at_20/{name}": value for name, value in systems.items()},
-            "test/recall_at_20/rank_grpo": 0.6,
-            "test/gain/over_sft": 0.15,
-            "test/gain/over_neighbours": 0.1,
-        }
-    )
+    expected = {"test/n_rows": 7.0, **{f"test/ndcg_at_20/{name}": value for name, value in systems.items()}}
+    expected |= {"test/recall_at_20/rank_grpo": 0.6, "test/gain/over_sft": 0.15, "test/gain/over_neighbours": 0.1}
+    assert found == pytest.approx(expected)

@@ -59,9 +59,7 @@ def test_the_test_is_that_of_a_plain_loop(monkeypatch, of_activity):
             outcomes = [sum((other < one) + (other == one) / 2 for other in counts) / len(own) for one in counts]
         found = [_ratio(own, outcomes, arms[:, draw]) for draw in range(300)]
         statistics = [round(one[0] / one[1], 9) if one else 0.0 for one in found]
-        ranks = [
-            min(sum(one >= own for one in statistics), sum(one <= own for one in statistics)) for own in statistics
-        ]
+        ranks = [min(sum(x >= own for x in statistics), sum(x <= own for x in statistics)) for own in statistics]
         for place, level in enumerate(levels):
             room = level * (1 - 10 ** (-(number + 1) / 50)) * 300
             for rank in range(1, 300):

@@ -75,21 +75,6 @@ def test_lines_are_cut_out_of_lists_as_the_tokenizer_writes_them(kind):
     assert agree == 30 or kind == "spanning"  # where a token holds the ends of two lines, each is written alone
 
 
-def test_the_newline_is_part_of_the_token_that_ends_the_line():
-    tokenizer = TOKENIZERS["byte_level"]()
-    (row,) = tokenize_lines(["Up (2009)"], tokenizer, generation_prompt(tokenizer))
-    assert tokenizer.convert_ids_to_tokens(row.first_before_newline)[-1] == ")Ċ"
-    assert tokenizer.convert_ids_to_tokens(row.first_at_end)[-1] == ")"
-
-
-def test_a_beginning_of_text_takes_the_space_that_a_later_line_lacks():
-    tokenizer = TOKENIZERS["byte_fallback"]()
-    (row,) = tokenize_lines(["Up (2009)"], tokenizer, "")
-    assert tokenizer.convert_ids_to_tokens(row.first_before_newline)[0].startswith("▁")
-    assert not tokenizer.convert_ids_to_tokens(row.later_before_newline)[0].startswith("▁")
-    assert tokenizer.convert_ids_to_tokens(row.later_before_newline)[-1] == "<0x0A>"
-
-
 @pytest.mark.parametrize(
     ("lines", "named"),
     [

@@ -5,12 +5,11 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from peft import get_peft_model
-from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 from transformers.integrations import deepspeed
 from trl import SFTTrainer
 
-from convrec.generation.export import export_model, lora_config, write_model
+from convrec.generation.export import export_model, write_model
 from convrec.generation.finite import NotFiniteError
 from convrec.project.errors import EXIT_BAD_INPUT, InputError
 from tests.training.tiny_sft import TOKENIZER, make_tiny, train_tiny
@@ -54,24 +53,6 @@ def test_a_model_with_a_weight_that_is_not_finite_is_not_written(model, tmp_path
     assert not (tmp_path / "written").exists()
 
 
-def test_adapters_are_merged_into_the_model_that_is_written(tmp_path):
-    base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
-    make_tiny().save_pretrained(base)
-    whole = AutoModelForCausalLM.from_pretrained(base)
-    adapted = get_peft_model(whole, lora_config(whole.config, TOKENIZER, r=2, lora_alpha=4, lora_dropout=0.0))
-    torch.manual_seed(0)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(value)
-    adapted.save_pretrained(saved)
-    export_model(saved, base, TOKENIZER, folder, 1.3)
-    ids = torch.arange(8)[None]
-    written = AutoModelForCausalLM.from_pretrained(folder)
-    torch.testing.assert_close(written(ids).logits, adapted.eval()(ids).logits, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(written(ids).logits, AutoModelForCausalLM.from_pretrained(base)(ids).logits)
-    assert written.generation_config.repetition_penalty == 1.3
-
-
 def test_a_model_is_loaded_whole_after_a_training_with_zero3(model, tmp_path, monkeypatch):
     """DeepSpeed's configuration outlives the training; with it, all processes would have to load the model together."""
     config = MagicMock(**{"is_zero3.return_value": True})
@@ -79,15 +60,3 @@ def test_a_model_is_loaded_whole_after_a_training_with_zero3(model, tmp_path, mo
     model.save_pretrained(tmp_path / "saved")
     export_model(tmp_path / "saved", tmp_path / "saved", TOKENIZER, tmp_path / "written", 1.0)
     assert not deepspeed.is_deepspeed_zero3_enabled() and (tmp_path / "written" / "model.safetensors").is_file()
-
-
-def test_the_model_has_the_number_format_of_its_base(tmp_path):
-    base, saved, folder = (tmp_path / name for name in ("base", "saved", "out"))
-    make_tiny().to(torch.bfloat16).save_pretrained(base)
-    trained = make_tiny()
-    trained.save_pretrained(saved)
-    export_model(saved, base, TOKENIZER, folder, 1.0)
-    written = AutoModelForCausalLM.from_pretrained(folder)
-    assert written.dtype == torch.bfloat16
-    for new, old in zip(written.parameters(), trained.parameters(), strict=True):
-        assert torch.equal(new, old.to(torch.bfloat16))

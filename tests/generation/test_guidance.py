@@ -128,25 +128,6 @@ def test_the_probability_of_every_list_is_that_of_a_plain_loop(kind, number):
         torch.testing.assert_close(sums, list(expected.values()), rtol=1e-6, atol=1e-9)
 
 
-@KINDS
-def test_equal_weights_and_none_are_the_model_alone(kind):
-    tiny = _Tiny(kind)
-    requests = [ListRequest(2), ListRequest(2, log_weights=log_weights(dict.fromkeys(range(5), 4.0)))]
-    plain, equal = (_plain_lists(tiny, request) for request in requests)
-    state = ConstraintState(tiny.trie, requests, tiny.vocab)
-    torch.testing.assert_close(*state.mask_(tiny.logits(()).repeat(2, 1)).log_softmax(1), rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(list(plain.values()), list(equal.values()), rtol=1e-9, atol=0)
-
-
-@KINDS
-def test_a_large_weight_decides_alone(kind):
-    tiny = _Tiny(kind)
-    request = ListRequest(3, log_weights=log_weights({2: 90.0, 4: 60.0, 0: 30.0}))
-    best = max((probability, tokens) for tokens, probability in _plain_lists(tiny, request).items())
-    text = tiny.tokenizer.decode(best[1], skip_special_tokens=True)
-    assert text.strip().split("\n") == [LINES[i] for i in (2, 4, 0)] and best[0] > 0.99
-
-
 @pytest.mark.parametrize("kind", ["byte_level", "embedded"])
 def test_generation_samples_the_guided_distribution(kind):
     """Frequencies of 4,000 lists, under a repetition penalty and a temperature, as transformers orders them."""
@@ -195,16 +176,6 @@ def test_guidance_of_beams_sums_to_the_weights_of_the_items(kind):
         means = sum(weights.values()) / 4, sum(weights[i] for i in weights if i != first) / 3
         expected = math.log(weights[first] / means[0]) + math.log(weights[second] / means[1])
         assert total == pytest.approx(expected, abs=1e-5)
-
-
-def test_rows_take_turns_with_their_own_weights():
-    tiny = _Tiny("byte_level")
-    state = ConstraintState(tiny.trie, [REQUESTS[0], REQUESTS[3]], tiny.vocab, capacity=3)
-    state.put([2, 0], [REQUESTS[1], REQUESTS[3]])
-    scores = tiny.logits(())
-    for row, request in ((0, REQUESTS[3]), (1, REQUESTS[3]), (2, REQUESTS[1])):
-        alone = ConstraintState(tiny.trie, [request], tiny.vocab).mask_(scores[None].clone())
-        assert torch.equal(state.mask_(scores[None].clone(), [row]), alone)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from convrec.data.catalog import Catalog, Item
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.export import export_model, lora_config
-from convrec.generation.item_tokens import add_item_tokens, co_occurrence_vectors
+from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.line_tokens import add_tokens, completion_tokens, item_token, item_tokens, keep_up
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model, load_tokenizer
@@ -101,20 +101,6 @@ def test_rows_start_at_the_usual_distance_near_items_of_the_same_text(tied):
         near = torch.nn.functional.cosine_similarity(moved[:, None], moved[None], dim=2)
         same = torch.tensor([[a % 3 == b % 3 for a in range(60)] for b in range(60)])
         assert near[same & ~torch.eye(60, dtype=bool)].mean() > near[~same].mean() + 0.3
-
-
-@pytest.mark.parametrize("people", [1, 30])
-def test_products_of_co_occurrence_vectors_are_those_of_the_best_approximation_of_the_cosines(people):
-    likes = np.random.default_rng(0).random((people, 12)) < 0.4
-    likes[:, 3] = False  # nobody liked it
-    found = co_occurrence_vectors(sparse.csr_array(likes.astype(np.float32)), 8)
-    if people == 1:  # no two likes to compare
-        assert not found.any()
-        return
-    columns = likes / np.maximum(np.linalg.norm(likes, axis=0), 1)
-    _, values, right = np.linalg.svd(columns)
-    np.testing.assert_allclose(found @ found.T, (right[:8].T * values[:8] ** 2) @ right[:8], atol=1e-5)
-    assert not found[3].round(9).any()
 
 
 def test_likes_bring_items_together_that_texts_do_not():

@@ -24,6 +24,7 @@ from convrec.generation.trie import ListRequest
 from convrec.project.errors import InputError
 from tests.generation.random_model import make_random_model, prompts_of
 from tests.generation.vocabularies import log_weights
+from tests.rows import make_items
 
 SETTINGS = ListSettings(None, 5, 16)
 SETTINGS_OF_THREE = ListSettings(None, 3, 1)  # what a list of the catalog takes is not cut
@@ -123,9 +124,7 @@ def test_adapters_answer_as_the_model_that_they_are_merged_into(model, asked, tm
 
 
 def test_lists_from_the_catalog_alone(model, asked):
-    catalog = Catalog(
-        [Item("Heat", 1995), Item("Alien", 1979), Item("Aliens", 1986), Item("Up", None), Item("M", 1931)]
-    )
+    catalog = Catalog(make_items("Heat (1995) | Alien (1979) | Aliens (1986) | Up | M (1931)"))
     seen = ["Heat (1995)", "M"]
     rows = [{**ROWS[0], "seen_titles": []}, {**ROWS[0], "seen_titles": seen}, {**ROWS[1], "seen_titles": seen}]
     settings = SETTINGS_OF_THREE

@@ -16,15 +16,9 @@ from tests.generation.vocabularies import FILMS, TOKENIZERS, greedy_list, log_we
 SIZES, PENALTY = sizes(64, 64, heads=2), 1.6
 LINES = [str(item) for item in FILMS]
 PROMPTS = ["", "Alien 3, please", "a film", "heat", "dogs and pigs", "one more", "300"]
-REQUESTS = [
-    ListRequest(4),
-    ListRequest(1, banned=[0, 1, 2]),
-    None,
-    ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]),
-    ListRequest(6, banned=list(range(12))),
-    ListRequest(2),
-    ListRequest(5, log_weights=log_weights({0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5})),
-]
+REQUESTS = [ListRequest(4), ListRequest(1, banned=[0, 1, 2]), None]
+REQUESTS += [ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]), ListRequest(6, banned=list(range(12)))]
+REQUESTS += [ListRequest(2), ListRequest(5, log_weights=log_weights({0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5}))]
 
 
 @pytest.mark.slow  # CI runs one test of vLLM

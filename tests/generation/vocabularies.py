@@ -10,33 +10,17 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from convrec.data.catalog import Item
 from convrec.generation.line_tokens import LineTokens, add_tokens
 from convrec.generation.trie import ListRequest, LogWeights
 from convrec.training.embedded import train_tokenizer
+from tests.rows import make_items
 
-FILMS = [
-    Item("Alien", 1979),
-    Item("Alien", None),
-    Item("Alien 3", 1992),
-    Item("Aliens", 1986),
-    Item("Alien: Covenant", 2017),
-    Item("Heat", 1995),
-    Item("Heat", None),
-    Item("3", 2012),
-    Item("300", 2006),
-    Item("Amélie", 2001),
-    Item("Ame\u0301lie", 2003),  # the accent is a character of its own
-    Item("千と千尋の神隠し", 2001),
-    Item("千年女優", 2001),
-    Item("🐶 Dog 🐾", 2022),
-    Item("🐷 Pig", 2021),
-    Item("Up", 2009),
-    Item("(500) Days of Summer", 2009),
-    Item("[REC]", 2007),
-    Item("What's Up, Doc?", 1972),
-    Item("M", 1931),
-]
+FILMS = make_items(  # the accent of the second Amélie is a character of its own
+    "Alien (1979) | Alien | Alien 3 (1992) | Aliens (1986) | Alien: Covenant (2017) | Heat (1995) | Heat | 3 (2012) | "
+    "300 (2006) | Amélie (2001) | Ame\u0301lie (2003) | 千と千尋の神隠し (2001) | 千年女優 (2001) | "
+    "🐶 Dog 🐾 (2022) | 🐷 Pig (2021) | Up (2009) | (500) Days of Summer (2009) | [REC] (2007) | "
+    "What's Up, Doc? (1972) | M (1931)"
+)
 _TEXTS = [f"{item}\n{item.title} is a film.\n" for item in FILMS if str(item).isascii()]
 
 # the split of GPT-4 and Qwen2: a newline joins the punctuation before it

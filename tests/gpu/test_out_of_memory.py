@@ -30,9 +30,7 @@ def whole_gpu() -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def test_a_training_goes_on_with_a_smaller_micro_batch_and_the_same_updates(
-    tmp_path, monkeypatch, caplog, device, whole_gpu
-):
+def test_training_goes_on_with_smaller_micro_batches_and_same_updates(tmp_path, monkeypatch, caplog, device, whole_gpu):
     """Of a GPU's memory the process gets a share in which the micro-batch of the parameters does not fit."""
     monkeypatch.chdir(tmp_path)
     # Deep and narrow: activations of .7 GiB, weights and their optimizer a tenth of that.

@@ -8,7 +8,6 @@ import pytest
 
 from convrec.data.conversations import write_rows
 from convrec.evaluation.comparison import mean_interval
-from convrec.evaluation.evaluation import Evaluation
 from convrec.generation import lists
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
@@ -87,9 +86,8 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     kept = json.loads((folder / "evaluation.json").read_text())
     scores = pd.read_parquet(folder / "scores.parquet")
     interval = mean_interval(scores, "recall_at_2", 100, load_params().common.seed)
-    assert (
-        kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6) and interval.low < interval.high
-    )
+    assert kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6)
+    assert interval.low < interval.high
     responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]
     assert len(responses) == 5 and responses["p1"] == "Up (2009)\nNowhere (1900)"
     run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
@@ -196,14 +194,3 @@ def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
     run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
     history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
     assert [(metric.step, round(metric.value, 4)) for metric in history] == [(s, 0.6667) for s in (2, 4, 5)]
-
-
-def test_checkpoints_are_scored_by_the_lists_that_are_served(training, written, cli, monkeypatch):
-    whole, constrained = Evaluation.of_model, []
-
-    def of_model(evaluation, model, *rest, **options):
-        constrained.append(rest)
-        return whole(evaluation, model, *rest, **options)
-
-    monkeypatch.setattr(Evaluation, "of_model", of_model)
-    assert len(_evaluate(cli)) == 3 and constrained == [(True,)] * 3

@@ -135,14 +135,17 @@ def test_the_micro_batch_is_halved_until_it_fits(project, monkeypatch, fitting, 
     assert not list(paths.root.rglob("preflight-*")), "the scratch project is gone"
 
 
-def test_evidence_that_does_not_fit_needs_a_larger_machine(project, monkeypatch):
+@pytest.mark.parametrize(
+    ("unfit", "remedy"), [("evidence", "; give the machine more$"), ("guidance", r" or set guidance\.fit_prompts to 0")]
+)
+def test_a_fit_that_memory_does_not_suffice_for_says_what_to_change(project, monkeypatch, unfit, remedy):
     def run(scratch, stage, limit):
         if stage == "base_model":
             save_model(scratch.own.model("base"), 0)
-        return _trial(stage, -9 if stage == "evidence" else 0, stage == "evidence")
+        return _trial(stage, -9 if stage == unfit else 0, stage == unfit)
 
     monkeypatch.setattr(ScratchProject, "run", run)
-    with pytest.raises(InputError, match="evidence: memory does not suffice .*; give the machine more$"):
+    with pytest.raises(InputError, match=f"{unfit}: memory does not suffice .*{remedy}"):
         list(run_trials(*project, 1000))
 
 
@@ -196,17 +199,6 @@ def test_the_evidence_of_a_trial_gets_weights_whatever_the_model(project):
     found = Guidance.load(scratch.own.guidance, Catalog.read(paths.catalog))
     assert found is not None and any(found.weights.values())
     assert len(read_rows(scratch.own.split("train"))) == 9
-
-
-def test_a_trial_of_guidance_without_memory_says_what_to_change(project, monkeypatch):
-    def run(scratch, stage, limit):
-        if stage == "base_model":
-            save_model(scratch.own.model("base"), 0)
-        return _trial(stage, -9, True) if stage == "guidance" else _trial(stage)
-
-    monkeypatch.setattr(ScratchProject, "run", run)
-    with pytest.raises(InputError, match=r"guidance: memory does not suffice .* or set guidance\.fit_prompts to 0"):
-        list(run_trials(*project, 1000))
 
 
 @pytest.fixture

@@ -60,9 +60,7 @@ def digest(tmp_path, monkeypatch):
         ("d.py", "4", "5", False),
     ],
 )
-def test_code_and_what_it_imports_change_the_digest_and_comments_and_other_modules_do_not(
-    digest, file, old, new, is_same
-):
+def test_code_and_what_it_imports_change_the_digest_comments_and_other_modules_do_not(digest, file, old, new, is_same):
     assert (digest() == digest(file, old, new)) == is_same
 
 

@@ -54,21 +54,13 @@ def test_what_the_user_has_set_stays():
 
 
 @pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 2),
-        ({"cpu.max": "50000 100000"}, 1),
-        ({"cpu.max": "1600000 100000"}, 8),
-    ],
+    ("quota", "cores"),
+    [(None, 8), ("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("1600000 100000", 8)],
 )
-def test_usable_cores_are_those_of_the_affinity_within_the_quota(tmp_path, monkeypatch, files, cores):
+def test_usable_cores_are_those_of_the_affinity_within_the_quota(tmp_path, monkeypatch, quota, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    if quota:
+        (tmp_path / "cpu.max").write_text(quota)
     assert usable_cores(tmp_path) == cores
 
 

@@ -28,6 +28,7 @@ from convrec.registry.versions import model_name
 from convrec.service.feedback import Answer, Event, Shown
 from convrec.service.feedback.store import FeedbackStore
 from tasks.champion import watch_experiment
+from tests.answers import make_answer
 from tests.registry.experimenting import START, answer_users
 from tests.registry.registered import add_version, promote_in_turn
 
@@ -145,10 +146,8 @@ def test_an_answer_counts_after_the_same_time_as_all_others(champion, store):
     """Items accepted later than an hour after the answer do not count, nor do answers of the last hour."""
     experiment, now = start_experiment(champion, "2", 0.5, "ops"), datetime.now(UTC)
     times, events = [now - timedelta(hours=4), now - timedelta(hours=3), now - timedelta(minutes=30)], []
-    answers = [
-        Answer(f"a{number}", time, "u", experiment.id, "champion", 0.1, None, (Shown("", 1, "up", "1"),))
-        for number, time in enumerate(times)
-    ]
+    asked = {"user_id": "u", "experiment": experiment.id, "arm": "champion", "version": "1"}
+    answers = [make_answer("up", time=time, **asked) for time in times]
     for answer, minutes in zip(answers, (59, 61, 1), strict=True):
         time = answer.time + timedelta(minutes=minutes)
         events.append(Event(f"e{answer.answer_id}", answer.answer_id, "", "up", "accepted", time))

@@ -40,12 +40,7 @@ def test_aliases_set_by_hand_and_deleted_versions(client):
     assert [move["kind"] for move in moves_of(client)][3:] == ["rollback", "unlogged", "rollback"]
 
 
-CALLS = (
-    "create_registered_model",
-    "set_registered_model_alias",
-    "set_registered_model_tag",
-    "delete_registered_model",
-)
+CALLS = ("create_registered_model", "set_registered_model_alias", "set_registered_model_tag", "delete_registered_model")
 
 
 def _stop(client, monkeypatch, error: BaseException, number: int, is_dead: bool) -> None:

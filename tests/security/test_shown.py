@@ -37,12 +37,7 @@ def test_another_name_that_means_this_machine_is_refused(host, path):
 
 @pytest.mark.parametrize(
     ("host", "allowed", "restricted"),
-    [
-        ("127.0.0.1", [], True),
-        ("localhost", [], True),
-        ("0.0.0.0", [], False),
-        ("0.0.0.0", ["serve", "0.0.0.0"], True),
-    ],
+    [("127.0.0.1", [], True), ("localhost", [], True), ("0.0.0.0", [], False), ("0.0.0.0", ["serve", "0.0.0.0"], True)],
 )
 def test_names_are_checked_where_the_server_is_this_machine_s_alone_or_names_are_given(host, allowed, restricted):
     try:
@@ -50,9 +45,8 @@ def test_names_are_checked_where_the_server_is_this_machine_s_alone_or_names_are
             client = _client(hosts_of(listener, host, allowed))
     except InputError:
         pytest.skip(f"{host} cannot be bound here")
-    replies = [
-        client.get("/api/models", headers={"Host": f"{name}:8000"}).status_code for name in (host, "evil.example")
-    ]
+    hosts = ({"Host": f"{name}:8000"} for name in (host, "evil.example"))
+    replies = [client.get("/api/models", headers=own).status_code for own in hosts]
     assert replies == [200, 400 if restricted else 200]
     own = [client.get("/api/models", headers={"Host": f"{name}:8000"}).status_code for name in ("localhost", *allowed)]
     assert set(own) == {200}

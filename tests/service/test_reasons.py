@@ -95,25 +95,17 @@ def test_examples_come_from_the_catalog_and_name_titles_only_without_metadata():
     assert example_requests(unnamed, Reasons(unnamed, Mentions(unnamed)), "films") == []
 
 
+CATAN = {"runtime": "90", "players": "4", "text": "You trade and build to settle an island first"}
+OF_FILMS = "years, genres, keywords and director, and keep to limits such as “no drama” and “before 1990”"
+OF_CATAN = "runtime and players, and keep to limits such as “shorter than two hours”"
+
+
 @pytest.mark.parametrize(
     ("items", "text"),
     [
-        (
-            CATALOG.items,
-            "I read titles, years, genres, keywords and director, "
-            "and keep to limits such as “no drama” and “before 1990”.",
-        ),
+        (CATALOG.items, f"I read titles, {OF_FILMS}."),
         ([Item("Emma", None)], "I read titles."),
-        (
-            [
-                Item(
-                    "Catan",
-                    None,
-                    {"runtime": "90", "players": "4", "text": "You trade and build to settle an island first"},
-                )
-            ],
-            "I read titles, runtime and players, and keep to limits such as “shorter than two hours”.",
-        ),
+        ([Item("Catan", None, CATAN)], f"I read titles, {OF_CATAN}."),
     ],
 )
 def test_what_is_read_is_what_a_wish_is_kept_of(items, text):

@@ -217,26 +217,20 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (
-            ["recommend", "x", "--model", "nowhere"],
-            "--model nowhere: not a model's folder; give `champion`, `challenger`, ",
-        ),
-        (["recommend", "x"], "--model demo is the trained model that comes with convrec; or give a model's folder"),
-        (["app", "--port", "99999"], 'Invalid value "99999" for --port. Must be <= 65535.'),
-        (["app"], "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
-        (
-            ["app", "--model", "a", "--challenger", "a"],
-            "--challenger a: this is the same as the first model; give another",
-        ),
+        ("recommend x --model nowhere", "--model nowhere: not a model's folder; give `champion`, `challenger`, "),
+        ("recommend x", "--model demo is the trained model that comes with convrec; or give a model's folder"),
+        ("app --port 99999", 'Invalid value "99999" for --port. Must be <= 65535.'),
+        ("app", "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
+        ("app --model a --challenger a", "--challenger a: this is the same as the first model; give another"),
     ],
 )
-def test_a_model_that_is_not_there_ends_with_one_line(arguments, message, make_store, here, cli):
+def test_a_model_that_is_not_there_ends_with_one_line(command, message, make_store, here, cli):
     make_store(here)
-    status, _, output = cli(*arguments)
+    status, _, output = cli(*command.split())
     last = output.splitlines()[-1]
-    assert status == 2 and last.startswith(f"convrec {arguments[0]}: ") and message in last
+    assert status == 2 and last.startswith(f"convrec {command.split()[0]}: ") and message in last
 
 
 def test_a_service_says_that_it_loads_before_its_libraries_are_imported(tmp_path, monkeypatch, cli):

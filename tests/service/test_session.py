@@ -57,9 +57,8 @@ def test_a_session_refers_to_its_last_list_and_starts_over():
 def test_a_misspelt_title_is_offered():
     session = Session(RECOMMENDER, 3)
     assert session.answer("something like Casablanka").startswith("not used: casablanka (did you mean Casablanca?)\n")
-    assert session.answer("something like caramel").startswith(
-        "not used: casablanka (did you mean Casablanca?) · caramel\n"
-    )
+    told = "not used: casablanka (did you mean Casablanca?) · caramel\n"
+    assert session.answer("something like caramel").startswith(told)
 
 
 def test_a_turn_that_cannot_be_answered_is_forgotten():

@@ -53,9 +53,8 @@ def test_every_rule_says_how_urgent_it_is_and_what_it_means():
 def test_compose_gives_each_file_to_its_container():
     files = {name: one["file"] for name, one in COMPOSE["configs"].items()}
     assert sorted(files.values()) == sorted(str(path.relative_to(ROOT)) for path in FOLDER.iterdir())
-    given = {
-        one["source"]: one["target"] for service in COMPOSE["services"].values() for one in service.get("configs", [])
-    }
+    configs = (one for service in COMPOSE["services"].values() for one in service.get("configs", []))
+    given = {one["source"]: one["target"] for one in configs}
     assert given.keys() == files.keys()
     config, provider = (YAML(typ="safe").load(FOLDER / f"{name}.yml") for name in ("prometheus", "dashboards"))
     assert Path(given["prometheus"]).with_name(config["rule_files"][0]) == Path(given["alerts"])

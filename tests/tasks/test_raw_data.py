@@ -96,10 +96,7 @@ def test_without_a_remote_the_cache_serves_and_what_is_nowhere_is_told(project):
 
 @pytest.mark.parametrize(
     ("period", "validation", "test"),
-    [
-        ("2023-01", "2022-12", "2023-01"),
-        ("2022-04-08/2022-04-14", "2022-04-01/2022-04-07", "2022-04-08/2022-04-14"),
-    ],
+    [("2023-01", "2022-12", "2023-01"), ("2022-04-08/2022-04-14", "2022-04-01/2022-04-07", "2022-04-08/2022-04-14")],
 )
 def test_the_test_period_moves_and_comments_stay(project, period, validation, test):
     shutil.copy(ROOT / "params.yaml", "params.yaml")

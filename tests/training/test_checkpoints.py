@@ -89,15 +89,12 @@ def test_a_file_of_a_folder_in_a_checkpoint_counts(tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint-1"
 
 
+ZERO2 = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero2.json", "WORLD_SIZE": "2"}
+
+
 @pytest.mark.parametrize(
     ("variables", "writer"),
-    [
-        (
-            {"ACCELERATE_DEEPSPEED_CONFIG_FILE": "zero2.json", "WORLD_SIZE": "2"},
-            r"DeepSpeed \(zero2.json\) in 2 processes",
-        ),
-        ({"ACCELERATE_USE_FSDP": "true"}, "FSDP"),
-    ],
+    [(ZERO2, r"DeepSpeed \(zero2.json\) in 2 processes"), ({"ACCELERATE_USE_FSDP": "true"}, "FSDP")],
 )
 def test_a_checkpoint_of_another_kind_of_launch_is_refused_and_kept(tmp_path, monkeypatch, variables, writer):
     train_tiny(make_tiny(), tmp_path, stop=1)
@@ -132,7 +129,6 @@ def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
     assert printed[0] == printed[1], "all processes end alike"
     same, different, apart = printed[0]
     assert same == str((folder / "checkpoint-4").relative_to(tmp_path))
-    assert different.startswith(
-        "checkpoints/key-0, checkpoints/key-1: the processes have different parameters or inputs"
-    )
+    told = "checkpoints/key-0, checkpoints/key-1: the processes have different parameters or inputs"
+    assert different.startswith(told)
     assert apart.startswith("checkpoints/elsewhere: not every process sees it")

@@ -8,7 +8,6 @@ from scipy import sparse
 
 from convrec.data.catalog import Catalog
 from convrec.data.sources.synthetic import embedded_catalog
-from convrec.generation.pretrained import load_tokenizer
 from convrec.project.code import Key
 from convrec.project.config.params import load_params
 from convrec.training.callbacks import read_history
@@ -49,16 +48,6 @@ def test_a_title_is_one_token_wherever_it_stands_but_not_within_a_word():
     assert title in TOKENIZER("i loved Up, and Her").input_ids
     assert title in TOKENIZER("Up (2009)\n").input_ids
     assert title not in TOKENIZER("Upstairs").input_ids
-
-
-def test_a_saved_tokenizer_loads_as_it_was(tmp_path):
-    make_model(TOKENIZER, **embedded_sizes(32, 1), seed=0).save_pretrained(tmp_path)
-    TOKENIZER.save_pretrained(tmp_path)
-    loaded = load_tokenizer(tmp_path)
-    text = "User: a heist\n" + "\n".join(str(item) for item in FILMS.items)
-    assert loaded(text).input_ids == TOKENIZER(text).input_ids
-    assert loaded.chat_template == TOKENIZER.chat_template
-    assert (loaded.eos_token_id, loaded.pad_token_id) == (TOKENIZER.eos_token_id, TOKENIZER.pad_token_id)
 
 
 def test_the_pages_of_the_embedded_catalog_are_the_same_in_every_version():

@@ -111,9 +111,8 @@ def test_the_loss_is_the_cross_entropy_with_the_targets(tmp_path, monkeypatch, i
         if "target_rows" not in batch:
             plain -= sum(float(logits[place, batch["input_ids"][place + 1]]) for place in learned)
             continue
-        for at, token, share in zip(
-            *(batch[f"target_{name}"].tolist() for name in ("rows", "tokens", "shares")), strict=True
-        ):
+        targets = (batch[f"target_{name}"].tolist() for name in ("rows", "tokens", "shares"))
+        for at, token, share in zip(*targets, strict=True):
             plain -= batch["target_weights"][at].item() * share * float(logits[learned[at], token])
     if is_padded:
         monkeypatch.setattr("convrec.training.sft.drop_padding", lambda _: "as asked")

@@ -34,23 +34,10 @@ def train_tiny(
     **options: Any,
 ) -> Path:
     """Train in `folder`, resuming what is there, to the last step or to `stop`; `options` are those of `train_sft`."""
-    usual: dict[str, Any] = {
-        "tokenizer": TOKENIZER,
-        "num_train_epochs": 2,
-        "max_length": 24,
-        "seed": 0,
-        "device": "cpu",
-        "bf16": False,
-        "learning_rate": 1e-3,
-        "lr_scheduler_type": "constant",
-        "warmup_steps": 0.0,
-        "weight_decay": 0.0,
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 1,
-        "logging_steps": 1,
-        "save_steps": 1,
-        "gradient_checkpointing": False,
-    }
+    usual: dict[str, Any] = {"tokenizer": TOKENIZER, "num_train_epochs": 2, "max_length": 24, "seed": 0}
+    usual |= {"device": "cpu", "bf16": False, "gradient_checkpointing": False, "logging_steps": 1, "save_steps": 1}
+    usual |= {"learning_rate": 1e-3, "lr_scheduler_type": "constant", "warmup_steps": 0.0, "weight_decay": 0.0}
+    usual |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}
     rows = rows or Dataset.from_dict({"text": [f"{number} films please" for number in range(16)]})
     return train_sft(model, dataset=rows, folder=folder, callbacks=callbacks, checkpoint_step=stop, **usual | options)
 

@@ -37,15 +37,9 @@ def turn(thread: str, turn_id: str, when: int, text: str, context: list[dict], n
     """Return one record of the dump; `context` are the records from the thread's first turn to its parent."""
     raw = _MENTION.sub(lambda match: names.get(match.group(), match.group()), text)
     role = "USER" if fields["is_seeker"] else "SYSTEM"
-    record = {
-        "conv_id": thread,
-        "turn_id": turn_id,
-        "turn_order": len(context),
-        "user_id": "t2_seeker",
-        "utc_time": when,
-        "upvotes": None,
-        "raw": repr([role, raw]),
-        "processed": repr([role, text]),
+    record = {"conv_id": thread, "turn_id": turn_id, "turn_order": len(context), "user_id": "t2_seeker"}
+    record |= {"utc_time": when, "upvotes": None, "raw": repr([role, raw]), "processed": repr([role, text])}
+    record |= {
         "context_raw": f"[{', '.join(parent['raw'] for parent in context)}]",
         "context_processed": f"[{', '.join(parent['processed'] for parent in context)}]",
         "context_turn_ids": repr([parent["turn_id"] for parent in context]),

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from convrec.data.checks import check_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE
 from convrec.data.schemas import CONVERSATION_TYPES, conform
@@ -17,6 +16,7 @@ from convrec.data.sources.files import read_files
 from convrec.project.errors import InputError
 
 ASK = [{"role": "user", "content": "A game for two, please. Früher: Go."}]
+PARQUET = "conversations-2.parquet"
 GOOD = {"messages": ASK, "groundtruth": [{"title": "Hive", "year": None}]}
 
 
@@ -50,9 +50,8 @@ def test_ids_that_begin_anew_in_each_file_are_refused(tmp_path):
     other = GOOD | {"messages": [{"role": "user", "content": "A party game"}]}
     longer = GOOD | {"messages": [*ASK, {"role": "assistant", "content": "Go?"}, ASK[0]]}
     first = _lines(GOOD | {"conversation_id": 1}, other | {"conversation_id": 2}, other | {"conversation_id": 1})
-    folder = _folder(
-        tmp_path, conversations_1__jsonl=first, conversations_2__jsonl=_lines(longer | {"conversation_id": 1})
-    )
+    second = _lines(longer | {"conversation_id": 1})
+    folder = _folder(tmp_path, conversations_1__jsonl=first, conversations_2__jsonl=second)
     assert _read(folder)["conversation_id"].tolist() == ["1", "2", "1", "1"], "a conversation can go on in another file"
     _folder(tmp_path, conversations_2__jsonl=_lines(other, other | {"conversation_id": 1}))
     message = r"_2.jsonl: conversation_id '1' is that of another .* in conversations_1.jsonl, .* as 'conversations_2-1'"
@@ -71,23 +70,13 @@ def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     other = _folder(tmp_path / "other")
     pd.DataFrame(rows).to_parquet(other / "conversations.parquet")
     third = _folder(tmp_path / "third")
-    pq.write_table(
-        pa.Table.from_pylist(rows, CONVERSATION_TYPES.remove(1)), third / "conversations.parquet", row_group_size=1
-    )
+    table = pa.Table.from_pylist(rows, CONVERSATION_TYPES.remove(1))
+    pq.write_table(table, third / "conversations.parquet", row_group_size=1)
     frame = _read(one)
     pd.testing.assert_frame_equal(frame, _read(other))
     pd.testing.assert_frame_equal(frame, _read(third))
     assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
     assert frame["user_id"].tolist() == ["7", "", ""] and frame["disliked_titles"].tolist() == [["Go", "Hive"], [], []]
-
-
-def test_a_truth_that_the_conversation_names_is_found_without_seen_titles(tmp_path):
-    named = {"messages": [{"role": "user", "content": "Something like Hive or Chess"}]}
-    rows = [GOOD, GOOD | named, GOOD | named | {"seen_titles": []}]
-    source = read_files(_folder(tmp_path, conversations__jsonl=_lines(*rows)), Quarantine(), catalog="catalog.csv")
-    policies = {"outside_catalog": "keep", "seen_truth": "drop", "duplicate_rows": "keep"}
-    kept, found = check_rows(conform(source.rows), source.catalog, Quarantine(), dated=False, **policies)
-    assert found["seen_truth"] == 1 and kept.index.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +127,7 @@ def test_a_damaged_line_is_kept_aside_and_the_next_is_read(tmp_path, line, reaso
         (lambda f: (f / "conversations.jsonl").unlink(), r"no conversations\*.jsonl or .parquet there"),
         (lambda f: (f / "conversations.jsonl").write_text("\n \r\n"), r"none of its rows can be used \(there is none"),
         (lambda f: (f / "conversations-2.jsonl").mkdir(), "conversations-2.jsonl: not readable"),
-        (
-            lambda f: (f / "conversations-2.parquet").write_bytes(b"PAR1" * 9),
-            "conversations-2.parquet: not a readable Parquet",
-        ),
+        (lambda f: (f / PARQUET).write_bytes(b"PAR1" * 9), f"{PARQUET}: not a readable Parquet"),
         (
             lambda f: (f / "catalog.csv").rename(f / "c.jsonl"),
             r"csv: no such catalog file \(found c.jsonl, conv.*set data.c",

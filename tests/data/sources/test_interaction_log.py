@@ -65,19 +65,10 @@ def test_known_layouts_are_read_as_they_are(tmp_path, name, text, quarantine):
     assert not quarantine.rows and quarantine.num_read["interactions"] == 4
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pl.Int64,
-        pl.Int32,
-        pl.Float64,
-        pl.Decimal(38, 0),
-        pl.Decimal(12, 2),
-        pl.String,
-        pl.Datetime("ms"),
-        pl.Datetime("ns", "EST"),
-    ],
-)
+KINDS = [pl.Int64, pl.Int32, pl.Float64, pl.Decimal(38, 0), pl.Decimal(12, 2), pl.String]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, pl.Datetime("ms"), pl.Datetime("ns", "EST")])
 def test_parquet_of_any_types_is_read(tmp_path, kind):
     frame = pl.DataFrame(ROWS, ["user", "item", "event", "date"], orient="row")
     if isinstance(kind, pl.Datetime):
@@ -117,9 +108,8 @@ def test_columns_of_other_names_are_given(tmp_path):
 
 def test_events_and_logs_without_any(tmp_path):
     path = tmp_path / "log.csv"
-    path.write_text(
-        "user,item,event,time\na,1,view,2020-01-01\na,1,buy,2020-01-02\na,2,return,2020-01-03\na,3,,2020-01-04\n"
-    )
+    rows = "a,1,view,2020-01-01\na,1,buy,2020-01-02\na,2,return,2020-01-03\na,3,,2020-01-04\n"
+    path.write_text(f"user,item,event,time\n{rows}")
     first = int(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC).timestamp())
     day = 86_400
     bought, returned = ("a", "1", True, first + day), ("a", "2", False, first + 2 * day)

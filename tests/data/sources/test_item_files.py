@@ -41,21 +41,15 @@ def test_films_of_movielens_have_titles_as_people_write_them(tmp_path, name, con
     catalog, indices = read_items(tmp_path / name, Quarantine())
     assert [str(item) for item in catalog.items] == ["Toy Story (1995)", "The Postman (1994)", "unknown"]
     assert indices == {"1": 0, "2": 1, "3": 2, "4": 0}, "one title and year is one item"
-    assert [item.metadata for item in catalog.items] == [
-        {"genres": "Animation, Children's"},
-        {"genres": "Drama"},
-        {"genres": ""},
-    ]
+    genres = ["Animation, Children's", "Drama", ""]
+    assert [item.metadata for item in catalog.items] == [{"genres": own} for own in genres]
     assert catalog.find("Il Postino", 1994) == 1
 
 
 def test_films_in_utf_8_and_in_latin_1(tmp_path):
     lines = [b"\xef\xbb\xbf73::Mis\xc3\xa9rables (1995)::Drama", b"", b"74::\xc3\x85dalen 31 (1969)::Drama\r"]
-    lines += [
-        b"75::Caf\xe9 au Lait (1993)::Comedy",
-        b"\xef\xbb\xbf76::Fast &amp; Furious\xe2\x80\x8e (2009)::Action",
-        b"",
-    ]
+    lines += [b"75::Caf\xe9 au Lait (1993)::Comedy"]
+    lines += [b"\xef\xbb\xbf76::Fast &amp; Furious\xe2\x80\x8e (2009)::Action", b""]
     (tmp_path / "movies.dat").write_bytes(b"\n".join(lines))
     catalog, indices = read_items(tmp_path / "movies.dat", Quarantine())
     titles = ["Misérables (1995)", "Ådalen 31 (1969)", "Café au Lait (1993)", "Fast & Furious (2009)"]
@@ -126,8 +120,6 @@ def test_any_catalog_file_with_ids(tmp_path):
     path.write_text("title,artist\nHello,Adele\n")
     with pytest.raises(InputError, match=r"songs.csv: no column of ids \(found artist, title\)"):
         read_items(path, Quarantine())
-    with pytest.raises(InputError, match="absent.csv: no such catalog file"):
-        read_items(tmp_path / "absent.csv", Quarantine())
     (tmp_path / "movies.dat").write_text("1::Heat (1995)\n")
     with pytest.raises(InputError, match="movies.dat: row 1: 2 fields, not 3"):
         read_items(tmp_path / "movies.dat", Quarantine())

@@ -18,14 +18,8 @@ from tests.data.sources.reddit_movie_sample import film_names, sample_turns, tur
 
 HEAT, UP, ALIEN, ALIEN_AGAIN, LOST, LATE = "tt0113277", "tt1049413", "tt0078748", "tt00787481", "tt0000009", "tt9999999"
 UNKNOWN = "tt1234567"
-NAMES = {
-    LATE: "Late (3000)",
-    HEAT: "Heat (1995)",
-    UP: "Up \n (2009)",
-    ALIEN: "Alien (1979)",
-    ALIEN_AGAIN: "ALIEN  (1979)",
-    LOST: "Lost",
-}
+NAMES = {LATE: "Late (3000)", HEAT: "Heat (1995)", UP: "Up \n (2009)", ALIEN: "Alien (1979)"}
+NAMES |= {ALIEN_AGAIN: "ALIEN  (1979)", LOST: "Lost"}
 NOVEMBER = int(datetime(2022, 11, 1, tzinfo=UTC).timestamp())
 
 

@@ -78,9 +78,7 @@ def test_a_stage_that_a_budget_and_a_kill_stop_asks_for_nothing_twice_and_writes
         assert len(server.asked) == asked, "a finished stage that runs again asks for nothing"
 
     assert re.search(r"recommend: (\d+) of \1 answered \(\d+ from the cache\)", finished.stderr)
-    frames = [
-        pd.read_parquet(project / "data" / "demonstrations" / f"{name}.parquet") for name in ("train", "validation")
-    ]
+    frames = [pd.read_parquet(project / f"data/demonstrations/{name}.parquet") for name in ("train", "validation")]
     frame = pd.concat(frames)
     assert (frame["teacher"] == "\n".join(LIST)).all()
     assert frame["demonstration"].str.split("\n").str.len().eq(6).all()

@@ -62,9 +62,8 @@ def test_a_training_is_keyed_by_every_file_that_can_change_its_model(tmp_path, m
 @pytest.mark.parametrize(("prompts", "most", "steps"), [(395, 200, 49), (4000, 200, 200), (3, 200, 1), (395, -1, -1)])
 def test_few_prompts_get_few_steps(prompts, most, steps):
     """Sixteen prompts a step, two passes over them."""
-    arguments = SimpleNamespace(
-        per_device_train_batch_size=32, gradient_accumulation_steps=2, world_size=2, max_steps=most
-    )
+    sizes = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2, "world_size": 2}
+    arguments = SimpleNamespace(**sizes, max_steps=most)
     config = load_params().rank_grpo
     assert (config.group_size, config.num_train_epochs, config.num_iterations) == (8, 2.0, 1)
     rank_grpo._limit_steps(arguments, config, prompts)

@@ -84,9 +84,8 @@ def test_a_run_records_its_versions_which_bring_its_data_back(make_store, tmp_pa
     assert run.data.tags["mlflow.source.git.commit"] == run_in(tmp_path, "git", "rev-parse", "HEAD~1").stdout.strip()
     folder = Path(client.download_artifacts(second, VERSIONS, str(tmp_path.parent)))
     recorded = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert recorded == {
-        name: Path(name).read_bytes() for name in ("params.yaml", "dvc.yaml", "dvc.lock", "data/raw.dvc")
-    }
+    names = ("params.yaml", "dvc.yaml", "dvc.lock", "data/raw.dvc")
+    assert recorded == {name: Path(name).read_bytes() for name in names}
     tags = version_tags(recorded)
     assert run.data.tags.items() >= tags.items()
     assert client.get_run(first).data.tags[DIGEST_TAG] != tags[DIGEST_TAG]

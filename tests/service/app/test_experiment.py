@@ -158,9 +158,8 @@ def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, 
 
     monkeypatch.setattr(ServedModel, "prepare", reject)
     monkeypatch.setattr(service.recorder, "add_answer", add)
-    asked = {
-        user: http.post("/recommend", json={"conversation": "a film please", "n": 4, "user_id": user}) for user in USERS
-    }
+    question = {"conversation": "a film please", "n": 4}
+    asked = {user: http.post("/recommend", json={**question, "user_id": user}) for user in USERS}
     arms = {user: arm_of(experiment, user, "") for user in USERS}
     failing = {"1": "champion", "2": "challenger"}[version]
     assert _counted(url, experiment, USERS) == [(user, arms[user], 0 if arms[user] == failing else 4) for user in USERS]
@@ -172,9 +171,8 @@ def test_a_question_that_one_arm_alone_rejects_counts_against_it(http, service, 
 @pytest.mark.parametrize("user", ["", "anonymous", " NULL\u200b", "unknown"])
 def test_users_without_a_name_of_their_own_are_not_one_user(http, experiment, url, user):
     answers = [_ask(http, user) for _ in range(10)]
-    assert [answer["arm"] for answer in answers] == [
-        arm_of(experiment, None, answer["answer_id"]) for answer in answers
-    ]
+    for answer in answers:
+        assert answer["arm"] == arm_of(experiment, None, answer["answer_id"])
     assert {row["user_id"] for row in _recorded(url, answers)} == {None}
 
 

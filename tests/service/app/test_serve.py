@@ -56,11 +56,7 @@ def test_promotion_and_rollback_under_load_lose_no_request(service, client, fold
                 told = own.post("/recommend", json=QUESTION).raise_for_status().json()
                 answers.append((told["version"], json.dumps(told["recommendations"])))
 
-    with (
-        ThreadPoolExecutor(8) as pool,
-        ExitStack() as cleanup,
-        running_service(folder, "--feedback", "none") as other,
-    ):
+    with ThreadPoolExecutor(8) as pool, ExitStack() as cleanup, running_service(folder, "--feedback", "none") as other:
         cleanup.callback(is_over.set)
         asking = [pool.submit(ask) for _ in range(8)]
         _wait_for_version(other, "1")

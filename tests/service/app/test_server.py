@@ -42,9 +42,8 @@ def test_both_models_answer_as_their_recommenders_do():
     assert _ask(messages=messages, n=3, deny=["Up"]).json() == reply.json()
     first, second = (model["recommendations"] for model in reply.json()["models"])
     assert first != second
-    reasons = {
-        item["title"]: item["reasons"] for item in _ask(messages=messages, n=14).json()["models"][0]["recommendations"]
-    }
+    items = _ask(messages=messages, n=14).json()["models"][0]["recommendations"]
+    reasons = {item["title"]: item["reasons"] for item in items}
     assert reasons["Up"] == ["Like Heat (1975): crime, drama"] and reasons["Casablanca"] == []
     explained = CLIENT.post("/recommend", json={"messages": messages, "n": 14, "reasons": True}).json()
     assert {item["title"]: item["reasons"] for item in explained["recommendations"]} == reasons

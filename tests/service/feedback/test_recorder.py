@@ -115,9 +115,7 @@ def test_wrong_events_are_refused_at_once(recording, store, fields, message):
 
 
 @pytest.mark.parametrize("hours", [0, -1])
-def test_the_last_event_counts_within_a_microsecond_or_after_the_clock_was_set_back(
-    recording, store, monkeypatch, hours
-):
+def test_the_last_event_counts_within_a_microsecond_or_after_the_clock_went_back(recording, store, monkeypatch, hours):
     one = answer_now("heat")
     recording.add_answer(one)
     times = iter(one.time + timedelta(hours=hours * place) for place in range(3))
@@ -191,9 +189,8 @@ def test_a_database_is_the_same_for_all_its_users_and_wherever_its_folder_is(tmp
 
     here, there = (name(f"sqlite:///{tmp_path}/{place}/feedback.db", f"{place}/journal") for place in ("a", "b"))
     assert here == there == "sqlite:///../feedback.db"
-    assert name("postgresql://me:secret@db/feedback", "j") == name(
-        "postgresql+psycopg2://you@db:5432/feedback?x=y", "j"
-    )
+    other = "postgresql+psycopg2://you@db:5432/feedback?x=y"
+    assert name("postgresql://me:secret@db/feedback", "j") == name(other, "j")
     assert name("postgresql://me@db/feedback", "j") != name("postgresql://me@db/other", "j")
     assert "secret" not in name("postgresql://me:secret@db/feedback", "j")
 

@@ -33,16 +33,9 @@ def test_what_is_written_is_read(store):
     store.write([empty, first], [make_event(first, "up", "accepted")])
     answers = store.answers()
     assert answers["answer_id"].to_list() == [first.answer_id, empty.answer_id]  # oldest first
-    assert answers.row(0, named=True) == {
-        "answer_id": first.answer_id,
-        "time": NOON,
-        "user_id": "u",
-        "experiment": "x",
-        "arm": "challenger",
-        "latency_seconds": 0.25,
-        "messages": '[{"role": "user", "content": "Heißes\\n„Kino“"}]',
-        "num_items": 2,
-    }
+    expected = {"answer_id": first.answer_id, "time": NOON, **facts, "latency_seconds": 0.25, "num_items": 2}
+    expected["messages"] = '[{"role": "user", "content": "Heißes\\n„Kino“"}]'
+    assert answers.row(0, named=True) == expected
     assert answers.row(1, named=True)["num_items"] == 0
     assert answers.row(1, named=True)["messages"] is None
     assert store.shown().select("list", "rank", "item_id", "version", "arm", "time").rows() == [
@@ -65,19 +58,9 @@ def test_writing_twice_stores_once(store):
 
 def test_the_last_state_counts_and_clicks_stay(store):
     one = make_answer("heat", "up", "dune", "alien")
-    store.write(
-        [one],
-        [
-            make_event(one, "heat", "clicked", 1),
-            make_event(one, "heat", "rejected", 2),
-            make_event(one, "heat", "accepted", 3),
-            make_event(one, "up", "accepted", 4),
-            make_event(one, "up", "withdrawn", 5),
-            make_event(one, "up", "watched", 6),
-            make_event(one, "dune", "hidden", 8),
-            make_event(one, "dune", "accepted", 7),  # arrives late
-        ],
-    )
+    events = [("heat", "clicked", 1), ("heat", "rejected", 2), ("heat", "accepted", 3), ("up", "accepted", 4)]
+    events += [("up", "withdrawn", 5), ("up", "watched", 6), ("dune", "hidden", 8), ("dune", "accepted", 7)]  # late
+    store.write([one], [make_event(one, *event) for event in events])
     facts = ("item_id", "accepted", "rejected", "hidden", "clicked", "watched")
     assert store.outcomes().select(facts).rows() == [
         ("heat", True, False, False, True, False),

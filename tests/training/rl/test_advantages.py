@@ -40,10 +40,6 @@ def test_within_list_normalizes_each_row_by_itself():
     assert found[1].tolist() == [0.0, 0.0]
 
 
-def test_without_scale_only_the_mean_is_taken():
-    assert rank_advantages(torch.tensor([[0.0], [4.0]]), 2, scale=False).tolist() == [[-2.0], [2.0]]
-
-
 def test_incomplete_group_is_refused():
     with pytest.raises(ValueError, match="num_generations"):
         rank_advantages(torch.zeros(5, 2), 2)

@@ -14,16 +14,14 @@ def config(tmp_path):
     return lambda **options: RankGRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
 
 
+REFUSED = {"top_entropy_quantile": 0.5, "use_bias_correction_kl": True, "loss_type": "dapo", "top_p": 0.9}
+REFUSED |= {"remove_unused_columns": True, "algorithm": "ppo", "disable_dropout": False}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
-        ({"use_bias_correction_kl": True}, "use_bias_correction_kl"),
-        ({"loss_type": "dapo"}, "loss_type"),
-        ({"remove_unused_columns": True}, "remove_unused_columns"),
-        ({"top_p": 0.9}, "top_p"),
-        ({"algorithm": "ppo"}, "algorithm"),
-        ({"disable_dropout": False}, "disable_dropout"),
+        *(({name: value}, name) for name, value in REFUSED.items()),
         ({"num_iterations": 2, "save_strategy": "steps", "save_steps": 3}, "save_steps = 3 is not a multiple of 2"),
     ],
 )

@@ -16,16 +16,10 @@ def _rollouts(sizes, lengths, seed=0, width=4):
     written = torch.randint(1, width + 1, (rows, 1), generator=draw)
     mask = (torch.arange(width) < written).long()
     row = torch.arange(rows)
-    return {
-        "prompt_ids": prompts.long(),
-        "prompt_mask": (prompts > 0).long(),
-        "completion_ids": (100 + row[:, None]) * mask,
-        "completion_mask": mask,
-        "ranks": torch.zeros_like(mask),
-        "advantages": row[:, None].float(),
-        "ref_per_token_logps": None,
-        "num_items_in_batch": torch.tensor(7),
-    }
+    batch = {"prompt_ids": prompts.long(), "prompt_mask": (prompts > 0).long()}
+    batch |= {"completion_ids": (100 + row[:, None]) * mask, "completion_mask": mask, "ranks": torch.zeros_like(mask)}
+    batch |= {"advantages": row[:, None].float(), "ref_per_token_logps": None, "num_items_in_batch": torch.tensor(7)}
+    return batch
 
 
 @given(

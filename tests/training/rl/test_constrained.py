@@ -36,9 +36,7 @@ from tests.training.rl.tiny import (
 )
 
 
-def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_their_prompts_anew(
-    make, tiny_model, monkeypatch
-):
+def test_a_constrained_step_is_that_of_a_trainer_whose_completions_read_prompts_anew(make, tiny_model, monkeypatch):
     found = []
     for share in (trainer_module.share_prompts, lambda model: "the test's plain side"):
         monkeypatch.setattr(trainer_module, "share_prompts", share)
@@ -61,9 +59,7 @@ def _guided_rows():
 @pytest.mark.parametrize(
     "options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}]
 )
-def test_constrained_rollouts_leave_the_catalog_never_and_are_scored_as_they_are_sampled(
-    make, tiny_model, rows, options
-):
+def test_constrained_rollouts_leave_the_catalog_never_and_are_scored_as_sampled(make, tiny_model, rows, options):
     trainer = make(steps=2, rows=rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
     trainer.train()
     assert series(trainer, "ratio/mean")[0] == pytest.approx(1, abs=1e-4) and series(trainer, "kl")[0] < 1e-6
@@ -94,13 +90,11 @@ def test_lists_of_item_tokens_have_a_token_a_rank(item_model, tmp_path, algorith
 
 def _check_one_pass(trainer, rollouts) -> None:
     """Lists are drawn without replacement from the distribution behind the prompt: a plain loop over their ranks."""
-    ids, mask = (
-        torch.cat([rollouts[f"{part}_{name}"] for part in ("prompt", "completion")], 1) for name in ("ids", "mask")
-    )
+    parts = ("prompt", "completion")
+    ids, mask = (torch.cat([rollouts[f"{part}_{name}"] for part in parts], 1) for name in ("ids", "mask"))
     width = rollouts["completion_ids"].shape[1]
-    found, entropies, _ = trainer._get_per_token_logps_and_entropies(
-        trainer.model, ids, mask, width, compute_entropy=True
-    )
+    score = trainer._get_per_token_logps_and_entropies
+    found, entropies, _ = score(trainer.model, ids, mask, width, compute_entropy=True)
     (prompt, *_), (is_token, *_) = rollouts["prompt_ids"], rollouts["prompt_mask"]
     prompt = prompt[is_token == 1]
     scores = trainer.model(prompt[None]).logits[0, -1]

@@ -103,9 +103,7 @@ def test_the_compiler_gets_the_shapes_and_the_gradient_of_the_attention():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "checkpointing"), [("qwen2", False), ("llama", True)])
-def test_compiled_layers_have_the_log_probabilities_and_gradients_of_the_layers_as_they_are(
-    monkeypatch, kind, checkpointing
-):
+def test_compiled_layers_have_the_log_probabilities_and_gradients_of_plain_layers(monkeypatch, kind, checkpointing):
     """For two layouts of tokens, of which the second is not compiled again."""
     monkeypatch.setattr(shared_prompts, "takes_flash", lambda *_: True)
     found = []

@@ -3,11 +3,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from convrec.training.rl import logprobs
 from convrec.training.rl.logprobs import add_log_prob_head, sampled_log_probs
+from tests.training.rl.ragged import small_model
 from tests.training.rl.tiny import series, tiny_trainer
 
 
@@ -48,12 +48,6 @@ def test_padding_is_not_held():
     torch.testing.assert_close(found[:, 1:, :2], two)
 
 
-def _model() -> Qwen2ForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return Qwen2ForCausalLM(Qwen2Config(vocab_size=9, num_key_value_heads=2, **sizes))
-
-
 def _scored(model, ids, mask, width):
     output = model(input_ids=ids, attention_mask=mask, completion_width=width)
     (output.log_probs * torch.arange(1.0, width + 1)).sum().backward()
@@ -72,7 +66,7 @@ def _ragged(number, length, width):
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty, monkeypatch):
     """The largest tensor that is made holds the logits of two rows, and nothing changes."""
-    model, (ids, mask, width) = _model().double(), _ragged(5, 11, 4)
+    model, (ids, mask, width) = small_model(vocab_size=9).double(), _ragged(5, 11, 4)
     add_log_prob_head(model, penalty, 0.9, None)
     whole = _scored(model, ids, mask, width)
     monkeypatch.setattr(logprobs, "MAX_LOGITS", 2 * width * 9 + 1)
@@ -123,10 +117,7 @@ class LargestTensor(TorchDispatchMode):
     ],
 )
 def test_logits_are_scaled_and_capped_as_the_model_does(kind, options):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    sizes |= {"vocab_size": 9, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **options)).eval()
+    model = small_model(kind, vocab_size=9, **options).eval()
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(30)  # large logits, which a cap changes
         ids, mask, width = _ragged(3, 7, 4)
@@ -138,7 +129,7 @@ def test_logits_are_scaled_and_capped_as_the_model_does(kind, options):
 
 
 def test_rows_without_a_token_give_zeros_that_can_be_trained_on():
-    model, ids = _model(), torch.ones(2, 5, dtype=torch.long)
+    model, ids = small_model(vocab_size=9), torch.ones(2, 5, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 0, 0]] * 2)
     add_log_prob_head(model, 1.5, 1.0, None)
     output = model(input_ids=ids, attention_mask=mask, completion_width=2)

@@ -180,13 +180,6 @@ def test_ratio_metrics_are_of_ranks():
     assert float(metrics["ratio/effective_sample_size"]) == pytest.approx(16 / (2 * 10))
 
 
-def test_the_sampler_s_weight_is_one_where_both_engines_agree():
-    batch = _batch(8)
-    output = rank_grpo_loss(**batch, **CLIP, sampler_logps=batch["old_logps"])
-    torch.testing.assert_close(output.loss, rank_grpo_loss(**batch, **CLIP).loss)
-    assert float(output.metrics["sampler/weight_mean"]) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_what_stands_on_padding_may_overflow(level, aggregation):

@@ -128,9 +128,8 @@ def test_dpo_steps_as_trl_s_own_trainer_does(make, tiny_model, tmp_path, monkeyp
         bf16=False, lr_scheduler_type="constant", report_to="none", disable_tqdm=True, save_strategy="no",
         logging_steps=1, gradient_checkpointing=False, train_sampling_strategy="sequential", **sgd)  # fmt: skip
     tokenizer = load_tokenizer(tiny_model)
-    theirs = DPOTrainer(
-        str(tiny_model), args=arguments, train_dataset=Dataset.from_list(pairs), processing_class=tokenizer
-    )
+    rows = Dataset.from_list(pairs)
+    theirs = DPOTrainer(str(tiny_model), args=arguments, train_dataset=rows, processing_class=tokenizer)
     theirs.train()
     assert series(ours, "loss") == pytest.approx(series(theirs, "loss"), rel=1e-4)
     start = load_file(tiny_model / "model.safetensors")

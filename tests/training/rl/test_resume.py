@@ -14,15 +14,8 @@ import pytest
 from convrec.training.checkpoints import CompletionCallback, best_step, has_ended, last_checkpoint
 
 STEPS = 14  # of batches of 4 prompts among 16 rows, each used twice: it ends in the second epoch
-OPTIONS = {
-    "num_iterations": 2,
-    "gradient_accumulation_steps": 2,
-    "save_strategy": "steps",
-    "save_total_limit": 2,
-    "decay_step": 7,
-    "decayed_learning_rate": 1e-3,
-    "repetition_penalty": 1.2,
-}
+OPTIONS = {"num_iterations": 2, "gradient_accumulation_steps": 2, "save_strategy": "steps", "save_total_limit": 2}
+OPTIONS |= {"decay_step": 7, "decayed_learning_rate": 1e-3, "repetition_penalty": 1.2}
 
 
 def _start(model: Path, output: Path, processes: int, save_steps: int = 2, seconds: float = 0.0) -> subprocess.Popen:

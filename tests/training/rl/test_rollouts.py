@@ -3,9 +3,10 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig, Qwen2ForCausalLM
 
 from convrec.training.rl.rollouts import beam_config, generate_groups
+from tests.training.rl.ragged import small_model
 
 PAD, EOS = 0, 1
 PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
@@ -13,10 +14,7 @@ PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
 
 @pytest.fixture(scope="module")
 def model() -> Qwen2ForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = Qwen2Config(vocab_size=12, num_key_value_heads=2, initializer_range=0.5, **sizes)
-    return Qwen2ForCausalLM(config).eval()
+    return small_model(vocab_size=12, initializer_range=0.5).eval()
 
 
 def _config(**options) -> GenerationConfig:

@@ -3,9 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Item
-from convrec.generation.line_tokens import add_tokens, completion_tokens
 from convrec.training.embedded import END, train_tokenizer
-from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
+from convrec.training.rl.segmentation import newline_counts, segment_ranks
 
 ITEMS = [Item("The Matrix", 1999), Item("Dune", 2021), Item("Up", 2009), Item("Heat", 1995)]
 LINES = [str(item) for item in ITEMS]
@@ -29,9 +28,8 @@ def test_ranks_equal_a_loop_over_tokens(data):
     counts = data.draw(st.lists(st.integers(0, 2), min_size=vocab, max_size=vocab))
     row = st.lists(st.integers(0, vocab - 1), min_size=length, max_size=length)
     ids = data.draw(st.lists(row, min_size=rows, max_size=rows))
-    mask = [
-        [1] * n + [0] * (length - n) for n in data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows))
-    ]
+    lengths = data.draw(st.lists(st.integers(0, length), min_size=rows, max_size=rows))
+    mask = [[1] * n + [0] * (length - n) for n in lengths]
     found = segment_ranks(torch.tensor(ids), torch.tensor(mask), torch.tensor(counts))
     assert found.tolist() == _loop(ids, mask, counts)
 
@@ -45,25 +43,3 @@ def test_a_real_tokenizer_puts_every_title_at_its_line():
         text = tokenizer.decode([i for i, r in zip(ids, ranks, strict=True) if r == rank], skip_special_tokens=True)
         assert text.strip("\n") == line
     assert ranks[-1] == len(LINES) - 1, "EOS belongs to the last item"
-
-
-def test_an_item_token_is_a_rank():
-    tokenizer = train_tokenizer(["\n".join(LINES)] * 5, ITEMS, vocab_size=400)
-    add_tokens(tokenizer, LINES)
-    ids = torch.tensor([completion_tokens("\n".join(LINES), tokenizer, "")])
-    by_newlines = segment_ranks(ids, torch.ones_like(ids), newline_counts(tokenizer))
-    assert by_newlines.tolist() == [[0, 1, 2, 3, 4]]
-    assert attach_eos(by_newlines, ids == tokenizer.eos_token_id).tolist() == [[0, 1, 2, 3, 3]]
-
-
-def test_an_eos_belongs_to_the_item_before_it_also_alone_on_a_line():
-    ranks = torch.tensor([[0, 0, 1, 1], [0, 0, 1, -1], [0, -1, -1, -1], [0, 1, 2, 3]])
-    is_eos = torch.tensor([[0, 0, 0, 1], [0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 1]]).bool()
-    assert attach_eos(ranks, is_eos).tolist() == [[0, 0, 1, 1], [0, 0, 0, -1], [0, -1, -1, -1], [0, 1, 2, 2]]
-
-
-def test_the_eos_of_a_list_has_the_advantage_of_its_length():
-    ranks = torch.tensor([[0, 1, 1], [0, 0, -1], [0, 1, 2], [0, 1, 1]])
-    is_eos = torch.tensor([[0, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]]).bool()  # exact, early, overflow, truncated
-    found = list_ends(ranks, is_eos, 2, -0.2, 0.1)
-    torch.testing.assert_close(found, torch.tensor([0.1, -0.2, 0.0, 0.0]))

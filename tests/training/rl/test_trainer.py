@@ -12,6 +12,7 @@ from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.logprobs import sampled_log_probs
 from convrec.training.rl.rewards import GroundedReward, RankReward, rank_returns
+from tests.generation.small import sizes
 from tests.training.rl.tiny import (
     CATALOG,
     NUM_RANKS,
@@ -98,14 +99,12 @@ def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
 
 
 def test_a_reward_model_beside_the_rank_reward(make):
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Qwen2Config(vocab_size=400, num_key_value_heads=2, num_labels=1, pad_token_id=0, **sizes)
+    config = Qwen2Config(vocab_size=400, num_labels=1, pad_token_id=0, **sizes())
     model = Qwen2ForSequenceClassification(config)
     donor = make()
     model.config._name_or_path = "judge"
-    trainer = make(
-        rewards=[RankReward(CATALOG, NUM_RANKS), model], trl={"reward_processing_classes": [None, donor._tokenizer]}
-    )
+    tokenizers = {"reward_processing_classes": [None, donor._tokenizer]}
+    trainer = make(rewards=[RankReward(CATALOG, NUM_RANKS), model], trl=tokenizers)
     trainer.train()
     assert len(series(trainer, "rewards/judge/mean")) == 1
     assert trainer._scalars.std() > 0

@@ -78,38 +78,15 @@ def varied_rows() -> Dataset:
 
 
 def tiny_trainer(
-    model: Path,
-    output: Path,
-    steps=1,
-    rewards=None,
-    kind=RankGRPOTrainer,
-    rows=None,
-    constraint=None,
-    trl=None,
-    **options,
+    model: Path, output: Path, steps=1, rewards=None, kind=RankGRPOTrainer, rows=None, constraint=None, trl=None, **more
 ):
-    """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `options` of its config."""
+    """Return a trainer of the tiny model; `trl` holds further arguments of the trainer, `more` of its config."""
     is_ours = issubclass(kind, RankGRPOTrainer)
-    arguments = (RankGRPOConfig if is_ours else GRPOConfig)(
-        output_dir=str(output),
-        **{
-            "max_steps": steps,
-            **({"num_ranks": NUM_RANKS} if is_ours else {}),
-            "per_device_train_batch_size": 32,
-            "num_generations": 8,
-            "learning_rate": 3e-3,
-            "lr_scheduler_type": "constant",
-            "max_completion_length": 32,
-            "use_cpu": True,
-            "bf16": False,
-            "report_to": "none",
-            "disable_tqdm": True,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "seed": 1,
-            **options,
-        },
-    )
+    usual = {"max_steps": steps, "per_device_train_batch_size": 32, "num_generations": 8, "max_completion_length": 32}
+    usual |= {"learning_rate": 3e-3, "lr_scheduler_type": "constant", "seed": 1, "use_cpu": True, "bf16": False}
+    usual |= {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_strategy": "no"}
+    usual |= {"num_ranks": NUM_RANKS} if is_ours else {}
+    arguments = (RankGRPOConfig if is_ours else GRPOConfig)(output_dir=str(output), **usual | more)
     unnumber_cpu(arguments)
     return kind(
         str(model),
