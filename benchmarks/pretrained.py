@@ -110,7 +110,6 @@ SMOKE = {
     "rank_grpo.save_steps": 2,
     "evaluate.batch_size": 8,
     "evaluate.max_prompts": 8,
-    "evaluate.bootstrap_samples": 100,
 }
 
 

@@ -37,7 +37,7 @@ SHRUNK = {
         "since": None,
         "validation_prompts": 6,
     },
-    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
+    "evaluate": {"max_completion_length": 32},
 }
 
 

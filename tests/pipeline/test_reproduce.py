@@ -26,7 +26,6 @@ ON_A_CPU = (
     "evaluate.max_completion_length=200",
     "evaluate.max_prompts=24",
     "evaluate.constrained=false",
-    "evaluate.bootstrap_samples=100",
 )
 
 

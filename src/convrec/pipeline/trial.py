@@ -84,7 +84,7 @@ def trial_params(params: Params) -> Params:
     raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None, **seldom}
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
-    raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}
+    raw["evaluate"]["max_prompts"] = params.evaluate.batch_size
     return parse_params(raw, "params.yaml")
 
 

@@ -85,7 +85,7 @@ def compare_versions(
     ]
     other = both[1] if champion is not None else None
     settings: dict[str, Any] = {"lists": policy.lists, "metrics": columns, "seed": params.common.seed}
-    settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "bootstrap_samples", "engine")}
+    settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "engine")}
     return Comparison(both[0], other, gains, slices, len(rows), len(prompts), data, settings, over)
 
 

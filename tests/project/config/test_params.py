@@ -199,7 +199,7 @@ def test_a_stage_is_given_the_declared_parameters_alone():
     params = load_params()
     given = stage_params(params, "guidance")
     assert given.guidance == params.guidance and given.rank_grpo.constrained == params.rank_grpo.constrained
-    for section, name in ((given, "sft"), (given, "report"), (given.rank_grpo, "start"), (given.base_model, "dtype")):
+    for section, name in ((given, "sft"), (given, "data"), (given.rank_grpo, "start"), (given.base_model, "dtype")):
         with pytest.raises(AttributeError, match=name):
             getattr(section, name)
     assert stage_params(given, "guidance") == given

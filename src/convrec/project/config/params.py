@@ -1,4 +1,4 @@
-"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch.
+"""params.yaml, read once, as frozen models, one for each section. Imports no torch.
 
 profiles/embedded.yaml explains each parameter; the models have its type and bounds.
 """
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from convrec.project.config.base import LEAST_PROMPT, Section, Unkeyed, Whole, validated
 from convrec.project.config.data import Data
-from convrec.project.config.demonstrations import Demonstrations, EvidenceStage
+from convrec.project.config.demonstrations import Demonstrations
 from convrec.project.config.rank_grpo import RankGRPO
 from convrec.project.config.training import SFT, BaseModelStage, GuidanceStage
 from convrec.project.yaml import read_yaml
@@ -75,16 +75,8 @@ class Evaluate(Section):
     vllm_tensor_parallel_size: int = Field(ge=1, le=1024)
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
     max_completion_length: int = Field(ge=8, le=1_000_000)
-    bootstrap_samples: int = Field(ge=100, le=100_000)
     constrained: bool
     max_prompts: Whole | None = Field(ge=1)
-
-
-class Report(Section):
-    """Stage `report`."""
-
-    num_examples: int = Field(ge=0, le=100)
-    num_failures: int = Field(ge=0, le=100)
 
 
 class Registry(Section):
@@ -98,14 +90,12 @@ class Params(Section):
 
     common: Common
     data: Data
-    evidence: EvidenceStage
     demonstrations: Demonstrations
     base_model: BaseModelStage
     sft: SFT
     guidance: GuidanceStage
     rank_grpo: RankGRPO
     evaluate: Evaluate
-    report: Report
     registry: Registry = Registry()
 
     @property
@@ -178,7 +168,6 @@ class Params(Section):
             "settings": self.list_settings(),
             "engine": self.engine_options(),
             "cutoffs": self.common.cutoffs,
-            "samples": self.evaluate.bootstrap_samples,
             "seed": self.common.seed,
         }
 
