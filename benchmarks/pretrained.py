@@ -59,7 +59,6 @@ PRETRAINED = {
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
     "rank_grpo.validation_prompts": 200,
-    "rank_grpo.sample_steps": 1000,
     "evaluate.batch_size": 384,
 }
 OF_KIND: dict[str, dict[str, Any]] = {

@@ -33,7 +33,6 @@ SHRUNK = {
         "max_completion_length": 24,
         "save_steps": 2,
         "validation_steps": 2,
-        "sample_steps": 2,
         "since": None,
         "validation_prompts": 6,
     },

@@ -41,12 +41,8 @@ class Optimization(Section):
     """Parameters of both training stages."""
 
     learning_rate: Positive
-    lr_scheduler_type: Literal["constant", "cosine", "linear"]
-    warmup_steps: float = Field(ge=0)
-    weight_decay: float = Field(ge=0)
     per_device_train_batch_size: Annotated[int, Unkeyed()] = Field(ge=1, le=65_536)  # see `Training.keyed`
     gradient_accumulation_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
-    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     save_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     gradient_checkpointing: Annotated[bool, Unkeyed()]
 
@@ -79,6 +75,8 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of what people liked, and of demonstrations."""
 
+    weight_decay: float = Field(ge=0)
+    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     likes: bool
     lists: Literal["remap", "reflect", "collaborative", "adjust"]
     demonstration_weight: float = Field(ge=0)
