@@ -434,7 +434,7 @@ def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(pro
 @pytest.mark.slow
 def test_a_flow_does_not_retry_bad_input(scratch):
     run_in(scratch, "git", "init", "--quiet")
-    set_params(scratch, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
+    set_params(scratch, {"data": {"test_period": "2023-05"}})
     result = run_in(scratch, sys.executable, "-m", "flows.train", check=False)
     assert result.returncode == 2
     assert "the test split is empty" in result.stderr and result.stdout == ""

@@ -77,7 +77,7 @@ def trial_params(params: Params) -> Params:
     for section, key in ((raw["base_model"], "name"), (embedder, "name"), (rewards, "model")):
         if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
             section[key] = str(Path(section[key]).resolve())
-    raw["base_model"]["embedded"] |= {"num_train_epochs": 0}
+    raw["base_model"]["embedded"]["conversations"] = 0  # no training
     raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0}
     raw["sft"] |= {"logging_steps": 1, "save_steps": STEPS}
     raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": STEPS}

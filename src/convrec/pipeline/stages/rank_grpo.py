@@ -44,7 +44,7 @@ from convrec.training.launch import is_main_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.preferences import PreferenceTrainer
-from convrec.training.rl.rewards import REWARDS
+from convrec.training.rl.rewards import REWARDS, RankReward
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
 from convrec.training.stopping import stoppable
@@ -100,10 +100,10 @@ class _Guided:
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
-    """Return the reward functions and their weights; relevance is always there, for the record."""
-    weights = {name: getattr(config, name) for name in REWARDS}
-    functions: list[tuple[Any, float]] = [
-        (REWARDS[name](catalog, num_ranks), weight) for name, weight in weights.items() if weight or name == "relevance"
+    """Return the reward functions and their weights; those of relevance and of the model are 1."""
+    functions: list[tuple[Any, float]] = [(RankReward(catalog, num_ranks), 1.0)]
+    functions += [
+        (kind(catalog, num_ranks), weight) for name, kind in REWARDS.items() if (weight := getattr(config, name))
     ]
     if config.model:
         functions.append((config.model, 1.0))
@@ -114,7 +114,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
-    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "delta", "temperature", "max_completion_length"}
+    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "delta"}
     as_named |= {"decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
@@ -126,6 +126,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         num_generations=config.group_size,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
+        max_completion_length=common.max_completion_length,
         logging_steps=1,
         reward_weights=reward_weights,
         repetition_penalty=common.repetition_penalty,
@@ -175,7 +176,7 @@ def align(
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     guidance = None
-    if config.constrained and config.guided:
+    if config.constrained:
         guidance = Guidance.load(paths.guidance, catalog, training=paths.evidence)
     dataset, rows = _dataset(params, paths, prompts)
     _limit_steps(arguments, config, len(dataset))
@@ -210,7 +211,7 @@ def align(
         trie,
         guidance.log_weights if guidance else None,
         config.per_device_train_batch_size,
-        config.max_completion_length,
+        common.max_completion_length,
         common.repetition_penalty,
         common.list_length,
         common.cutoffs,
@@ -277,7 +278,7 @@ def key_of(params: Params, paths: Paths, start: str | None = None) -> Key:
     """Return the key of a training with these parameters, start and the present inputs."""
     config, start = params.rank_grpo, start or find_start(params, paths)
     guidance: list[Path] = []
-    if config.constrained and config.guided:
+    if config.constrained:
         guidance = [*paths.guidance.glob("*"), *paths.evidence.rglob("*.safetensors")]
     splits = [paths.split(name) for name in ("train", "validation")]
     rewards = Path(config.rewards.model or "-")  # a folder, or a name of the hub

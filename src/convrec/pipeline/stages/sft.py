@@ -109,7 +109,7 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
             catalog_trie(catalog, tokenizer) if params.evaluate.constrained else None,
             None,
             config.per_device_train_batch_size,
-            params.evaluate.max_completion_length,
+            common.max_completion_length,
             common.repetition_penalty,
             common.list_length,
             common.cutoffs,

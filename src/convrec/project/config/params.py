@@ -49,6 +49,7 @@ class Common(Section):
     domain: Domain
     instruction: Annotated[str, AfterValidator(_instruction)] | None
     max_prompt_length: Annotated[int, Unkeyed("base_model")] = Field(ge=LEAST_PROMPT, le=1_000_000)
+    max_completion_length: Annotated[int, Unkeyed("base_model")] = Field(ge=8, le=1_000_000)
     repetition_penalty: Annotated[float, Unkeyed("base_model", "sft")] = Field(ge=1, le=10)  # of decoding
     recommend_seen: Annotated[bool, Unkeyed()]  # the rows have what follows from it
     item_tokens: Annotated[bool, Unkeyed("sft", "rank_grpo")]  # the model has them
@@ -74,7 +75,6 @@ class Evaluate(Section):
     batch_size: Whole = Field(ge=1)
     vllm_tensor_parallel_size: int = Field(ge=1, le=1024)
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
-    max_completion_length: int = Field(ge=8, le=1_000_000)
     constrained: bool
     max_prompts: Whole | None = Field(ge=1)
 
@@ -121,13 +121,8 @@ class Params(Section):
         words = {"domain": (common.domain.item, common.domain.items), "seed": common.seed}
         options: dict[str, dict[str, Any]] = {
             "synthetic": {**data.synthetic.model_dump(), "seed": common.seed, "list_length": common.list_length},
-            "redial": {
-                **data.redial.model_dump(),
-                "validation_share": data.validation_share,
-                "test_share": data.test_share,
-            },
+            "redial": {**data.redial.model_dump(), "held_out_share": data.held_out_share},
             "reddit": {"catalog": data.catalog},
-            "reddit_movie": {"min_upvotes": data.min_upvotes},
             "files": files,
             "interactions": {
                 **data.interactions.model_dump(),
@@ -142,11 +137,10 @@ class Params(Section):
 
     def list_settings(self) -> dict[str, Any]:
         """Return the arguments of `generation.lists.ListSettings`."""
-        shared = {"list_length", "max_prompt_length", "repetition_penalty", "recommend_seen"}
+        shared = {"list_length", "max_prompt_length", "max_completion_length", "repetition_penalty", "recommend_seen"}
         return {
             **self.common.model_dump(include=shared),
             "instruction": self.common.prompt_instruction,
-            "max_completion_length": self.evaluate.max_completion_length,
             "items": self.common.domain.items,
         }
 

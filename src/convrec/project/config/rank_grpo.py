@@ -12,17 +12,10 @@ BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and
 
 
 class Rewards(Section):
-    """The weights of the rewards, which are summed."""
+    """The weights of the rewards beside relevance, to which they are added."""
 
-    relevance: float = Field(ge=0)
     grounded: float = Field(ge=0)
     model: str | None
-
-    @model_validator(mode="after")
-    def _some_rank_reward(self) -> "Rewards":
-        if not self.relevance and not self.grounded:
-            raise ValueError("the weights of all rewards per rank are 0; set at least one, for instance relevance")
-        return self
 
 
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
@@ -54,11 +47,8 @@ class RankGRPO(Training):
     epsilon: Share | None
     epsilon_high: float | None = Field(ge=0)
     delta: float | None = Field(gt=1)
-    temperature: Positive
-    max_completion_length: Annotated[int, Unkeyed("base_model")] = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
-    guided: bool
     vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
     validation_steps: Whole = Field(ge=1)

@@ -13,10 +13,9 @@ class EmbeddedModel(Section):
     vocab_size: int = Field(ge=300, le=1_000_000)
     hidden_size: int = Field(ge=32, le=65_536, multiple_of=32)
     num_hidden_layers: int = Field(ge=1, le=1000)
-    conversations: Whole = Field(ge=1)
+    conversations: Whole = Field(ge=0)
     catalog_pages: Whole | None = Field(ge=0)
     co_occurrence: bool
-    num_train_epochs: Whole = Field(ge=0)
 
 
 class BaseModelStage(Section):
