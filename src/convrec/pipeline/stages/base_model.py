@@ -79,8 +79,6 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
             device=common.device,
             bf16=False,
             learning_rate=1e-3,
-            lr_scheduler_type="cosine",
-            warmup_steps=0.05,
             weight_decay=0.0,
             per_device_train_batch_size=8,
             gradient_accumulation_steps=1,
