@@ -82,7 +82,7 @@ def train_sft(
     the checkpoint of the best validation is returned. Training resumes from the newest checkpoint in `folder`. Batches
     have no padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its
     results.
-    `optimization` holds the fields of `config.Optimization`, and other arguments of transformers; they replace `_SCHEDULE`.
+    `optimization` holds the fields of `config.Optimization`, and other arguments, which replace `_SCHEDULE`.
 
     Raises `Stopped` after a signal, and `NotFiniteError` if the loss or its gradient is not finite.
     """
