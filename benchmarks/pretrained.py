@@ -59,7 +59,6 @@ PRETRAINED = {
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
     "rank_grpo.validation_prompts": 200,
-    "rank_grpo.sample_steps": 1000,
     "evaluate.batch_size": 384,
 }
 OF_KIND: dict[str, dict[str, Any]] = {
@@ -68,20 +67,18 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "sft.num_train_epochs": 3,  # of fewer tokens, and new rows to learn
         "rank_grpo.max_steps": 60,
         "rank_grpo.per_device_train_batch_size": 256,
-        "rank_grpo.max_completion_length": 32,
+        "common.max_completion_length": 32,
         "rank_grpo.validation_steps": 20,
         "rank_grpo.save_steps": 20,
-        "evaluate.max_completion_length": 32,
     },
     "text": {
         "common.item_tokens": False,
         "rank_grpo.max_steps": 40,
         "rank_grpo.per_device_train_batch_size": 64,
         "rank_grpo.gradient_accumulation_steps": 2,
-        "rank_grpo.max_completion_length": 448,
+        "common.max_completion_length": 448,
         "rank_grpo.validation_steps": 20,
         "rank_grpo.save_steps": 20,
-        "evaluate.max_completion_length": 448,
     },
     "embedded": {},
 }
@@ -110,7 +107,6 @@ SMOKE = {
     "rank_grpo.save_steps": 2,
     "evaluate.batch_size": 8,
     "evaluate.max_prompts": 8,
-    "evaluate.bootstrap_samples": 100,
 }
 
 
@@ -123,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{data}", type=Path, default=Path("data", "raw", PROFILES[data]))
     parser.add_argument("--cases", nargs="+", choices=[*PROFILES, *CASES], default=CASES[:4])
     parser.add_argument("--jobs", type=int, default=4, help="cases at the same time")
-    parser.add_argument("--skip", nargs="*", default=["alone", "alone_lists"], help="parts (default: %(default)s)")
+    parser.add_argument("--skip", nargs="*", default=[], help="parts")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="of all cases")
     parser.add_argument("--smoke", action="store_true", help="a few rows and steps")
     parser.add_argument("--tables", action="store_true", help="only the tables of what is there")
@@ -212,7 +208,6 @@ def _link(path: Path, target: Path) -> None:
 
 def _parts(params: Params, kind: str) -> dict[str, Callable[[], Found]]:
     """Return the parts of a case, or of a data set alone, in the order in which they run."""
-    alone = params.model_copy(update={"rank_grpo": params.rank_grpo.model_copy(update={"guided": False})})
 
     def stage(name: str) -> Callable[[], Found]:
         return lambda: run_stage(name, params)
@@ -226,9 +221,6 @@ def _parts(params: Params, kind: str) -> dict[str, Callable[[], Found]]:
         "rank_grpo": lambda: run_stage("rank_grpo", params) | training_figures(params, "rank_grpo"),
         "rank_grpo_lists": lambda: model_lists(params, "rank_grpo"),
         "base_lists": lambda: model_lists(params, "base"),
-        # Rank-GRPO without guidance in its rollouts; its lists can be guided all the same.
-        "alone": lambda: run_stage("rank_grpo", alone) | training_figures(alone, "alone"),
-        "alone_lists": lambda: model_lists(alone, "rank_grpo", "alone"),
     }
 
 
@@ -261,7 +253,7 @@ def training_figures(params: Params, name: str) -> Found:
     return {f"{name}_training": figures | {"validation_by_step": {str(k): v for k, v in validation.items()}}}
 
 
-def model_lists(params: Params, model: str, system: str | None = None) -> Found:
+def model_lists(params: Params, model: str) -> Found:
     """Score a model's constrained lists, unguided and guided; keep the scores, and return their means."""
     from convrec.classical.guidance import load_guide  # noqa: PLC0415
     from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
@@ -277,7 +269,7 @@ def model_lists(params: Params, model: str, system: str | None = None) -> Found:
         kinds = {"unguided": None} | ({} if guide is None else {"guided": guide(evaluation.prompts)})
         with evaluation.of_guided(Paths().model(model)) as scored:
             for kind, weights in kinds.items():
-                began, name = time.monotonic(), f"{system or model}_{kind}"
+                began, name = time.monotonic(), f"{model}_{kind}"
                 (lists,) = scored(weights)
                 found[f"{name}_{split}_lists_per_second"] = len(lists.texts) / (time.monotonic() - began)
                 found |= _keep(evaluation, lists.texts, lists.scores, name, split)

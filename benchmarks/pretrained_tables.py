@@ -14,7 +14,7 @@ from convrec.project.results import read_json, write_json
 from convrec.project.table import TextTable
 
 KINDS = ("items", "text", "embedded")
-MODELS = ("base", "sft", "rank_grpo", "alone")
+MODELS = ("base", "sft", "rank_grpo")
 LIKES = {"0": (0, 1), "1 to 4": (1, 5), "5 to 19": (5, 20), "20 or more": (20, np.inf)}  # of an item, in training
 RARE = 5  # likes
 SEED, SAMPLES = 17, 2000  # of intervals
@@ -86,7 +86,7 @@ def _gains(data: str, scores: Mapping[tuple[str, str], Path], found: Mapping[str
         case = f"{data}-{kind}"
         pairs += [((case, f"{own}_guided"), (case, f"{own}_unguided")) for own in MODELS]
         for end in ("guided", "unguided"):
-            pairs += [((case, f"{own}_{end}"), (case, f"sft_{end}")) for own in ("rank_grpo", "alone")]
+            pairs += [((case, f"rank_grpo_{end}"), (case, f"sft_{end}"))]
             own = [f"{model}_{end}" for model in MODELS[1:]]
             pairs += [((case, system), (data, best)) for system in own]
             others = [f"{data}-{other}" for other in ("text", "embedded") if kind == "items" or other != "text"]

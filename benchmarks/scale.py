@@ -88,7 +88,7 @@ def score_baselines() -> None:
     options = Options.of(**params.baseline_options())
     report("read", time.process_time())
     before = time.process_time()
-    fitted = {"catalog": catalog, "embedder": options.embedder, **params.evidence.model_dump()}
+    fitted = {"catalog": catalog, "embedder": options.embedder}
     parts = CrossFitted.fit(train, **fitted)
     guide = Guidance.fit(Evidence.fit(train, **fitted), parts, train, common.list_length, params.evidence_embedder())
     served = replace(guide, evidence=Evidence.fit([*train, *validation], **fitted))

@@ -17,6 +17,7 @@ import numpy as np
 
 from convrec.data.sources.dialogue import write_conversation
 from convrec.data.sources.synthetic import (
+    FIRST_MONTH,
     HIDDEN_SIZE,
     SHIFT_MONTH,
     SWAY,
@@ -59,7 +60,7 @@ class Audience:
         self.catalog = embedded_catalog()
         synthetic = params.data.synthetic
         self.world = World(self.catalog, params.common.seed, synthetic.num_months)
-        self._first = date.fromisoformat(f"{synthetic.first_month}-01")
+        self._first = date.fromisoformat(f"{FIRST_MONTH}-01")
         self._seed, self._shift_date = seed, shift_date
 
     def visits(self, num_users: int, day: date) -> list[Visit]:

@@ -13,7 +13,7 @@ FILES = ("dvc.yaml", "params.yaml", "prefect.yaml", "promotion.yaml", "monitorin
 FILES += ("profiles", "prompts", "src", "flows", "tasks", "data/raw")
 NO_BASELINES = {"baselines": {"names": []}}  # in promotion.yaml: a shrunk model is no better than they are
 SHRUNK = {
-    "common": {"list_length": 6, "cutoffs": [2, 6]},
+    "common": {"list_length": 6, "cutoffs": [2, 6], "max_completion_length": 32},
     "data": {"synthetic": {"num_conversations": 240}},
     "demonstrations": {"adjust": {"epochs": 3}},
     "base_model": {
@@ -22,7 +22,6 @@ SHRUNK = {
             "num_hidden_layers": 2,
             "vocab_size": 1024,
             "catalog_pages": 300,
-            "num_train_epochs": 1,
         }
     },
     "sft": {"num_train_epochs": 2, "logging_steps": 1, "save_steps": 2},
@@ -30,14 +29,11 @@ SHRUNK = {
         "max_steps": 4,
         "per_device_train_batch_size": 16,
         "num_generations": 4,
-        "max_completion_length": 24,
         "save_steps": 2,
         "validation_steps": 2,
-        "sample_steps": 2,
         "since": None,
         "validation_prompts": 6,
     },
-    "evaluate": {"max_completion_length": 32, "bootstrap_samples": 100},
 }
 
 

@@ -77,7 +77,7 @@ EDITS = {
         ("project/config/demonstrations.py", '"simulated", "similarity"', '"parrot", "simulated", "similarity"'),
     ],
     "reward": [
-        ("training/rl/rewards.py", "# The rewards of ranks", f"{REWARD}# The rewards of ranks"),
+        ("training/rl/rewards.py", "# The other rewards of ranks", f"{REWARD}# The other rewards of ranks"),
         ("training/rl/rewards.py", '"grounded": GroundedReward', '"grounded": GroundedReward, "last": LastReward'),
         ("project/config/rank_grpo.py", "    model: str | None", "    last: float = 0.0\n    model: str | None"),
     ],

@@ -145,13 +145,10 @@ def test_curves_are_recorded_for_every_rank(project, client):
     assert train.digest and json.loads(train.profile)["dates"].startswith("2022-01")
 
 
-def test_a_sample_of_rollouts_is_recorded_and_no_prompt_is_cut(project, client):
+def test_no_prompt_is_cut(project, client):
     for stage in ("sft", "rank_grpo", "evaluate"):
         run_id = json.loads((project / "runs" / f"{stage}.json").read_text())["run_id"]
         assert client.get_run(run_id).data.metrics["prompts/truncated_share"] == 0
-    run_id = json.loads((project / "runs" / "rank_grpo.json").read_text())["run_id"]
-    recorded = {artifact.path for artifact in client.list_artifacts(run_id, "samples")}
-    assert recorded == {"samples/step_000002.md", "samples/step_000004.md"}
     settings = json.loads((project / "models" / "rank_grpo" / "generation_config.json").read_text())
     assert settings["repetition_penalty"] == 1.5, "the one that it was trained with"
 
@@ -412,14 +409,11 @@ def test_preflight_runs_the_most_expensive_steps_on_throw_away_weights(scratch, 
 @pytest.mark.slow
 def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(project, trained):
     commit(project, "trained")
-    model = project / "models" / "rank_grpo" / "model.safetensors"
+    model = project / "models" / "sft" / "model.safetensors"
     before = model.read_bytes()
-    run_in(
-        *(project, "dvc", "exp", "run", "-S", "rank_grpo.max_steps=2", "-S", "rank_grpo.validation_steps=1"),
-        *("-S", "rank_grpo.output_checkpoint=last", "rank_grpo"),
-    )
+    run_in(project, "dvc", "exp", "run", "-S", "sft.learning_rate=0.002", "sft")
     difference = json.loads(run_in(project, "dvc", "metrics", "diff", "--json").stdout)
-    assert "metrics/rank_grpo.json" in difference and model.read_bytes() != before
+    assert "metrics/sft.json" in difference and model.read_bytes() != before
     run_in(project, "git", "checkout", "--quiet", "--", ".")
     run_in(project, "dvc", "checkout", "--quiet")
     assert model.read_bytes() == before
@@ -428,7 +422,7 @@ def test_an_experiment_changes_a_parameter_and_git_brings_back_what_was_made(pro
 @pytest.mark.slow
 def test_a_flow_does_not_retry_bad_input(scratch):
     run_in(scratch, "git", "init", "--quiet")
-    set_params(scratch, {"data": {"max_quarantined": 0.0, "test_period": "2023-05"}})
+    set_params(scratch, {"data": {"test_period": "2023-05"}})
     result = run_in(scratch, sys.executable, "-m", "flows.train", check=False)
     assert result.returncode == 2
     assert "the test split is empty" in result.stderr and result.stdout == ""

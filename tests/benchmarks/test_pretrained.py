@@ -65,7 +65,7 @@ def test_every_part_has_its_result_and_none_is_repeated(tmp_path, monkeypatch, c
     assert tokens[0]["tokens_per_list"] == 21 < tokens[1]["tokens_per_list"]
     text = capsys.readouterr().out
     assert text == (out / "tables.md").read_text()
-    for system, times in {"item-kNN": 1, "items: sft unguided": 1, "text: alone guided": 0}.items():
+    for system, times in {"item-kNN": 1, "items: sft unguided": 1}.items():
         assert len(re.findall(rf"^\| {system} \| 0", text, re.MULTILINE)) == times
     assert "| items: sft guided | text: sft guided | " in text and "| seconds.sft | " in text
     before = {case: (out / case / "result.json").read_bytes() for case in cases}

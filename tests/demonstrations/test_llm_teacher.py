@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from convrec.demonstrations.teachers import llm
 from convrec.demonstrations.teachers.llm import (
     PASSAGE_LENGTH,
     PASSAGES,
@@ -90,7 +91,7 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(con
     names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
     written = ["User: that Primer Movie with the time box was confusing"]
     with ChatServer(reply) as server:
-        teacher = LLMTeacher(connect(server), PROMPTS, catalog, 2, written)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog, written)
         texts = teacher.describe(names, titles)
         assert texts == ["Heat (1995). crime", "Primer Movie (2004). sci-fi. Time travel"]
         assert len(server.asked) == 3
@@ -107,21 +108,23 @@ def test_the_llm_teacher_asks_for_lists_and_keeps_their_order(catalog, connect):
         return sent(completion("Heat (1995)" if "a heist" in asked.prompt else "Up (2009)", reported()))
 
     with ChatServer(reply) as server:
-        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog)
         assert teacher.recommend([_row("a heist"), _row("{braces} and an old man")], 20) == ["Heat (1995)", "Up (2009)"]
         assert all("recommend 20 movies" in prompt for prompt in server.prompts)
         assert any("User: {braces} and an old man" in prompt for prompt in server.prompts)
         assert teacher.usage()["recommend"]["calls"] == teacher.usage()["total"]["calls"] == 2
 
 
-def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, connect):
+def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog, connect, monkeypatch):
+    monkeypatch.setattr(llm, "CANDIDATES_PER_CALL", 2)
+
     def reply(asked):
         lines = asked.prompt.split("Candidates:\n")[1].splitlines()
         ratings = [f"{n}: {2 if 'Heat' in line else -1}" for n, line in enumerate(lines, 1) if "Alien" not in line]
         return sent(completion("\n".join(ratings) or "I cannot say.", reported()))
 
     with ChatServer(reply) as server:
-        teacher = LLMTeacher(connect(server), PROMPTS, catalog, candidates_per_call=2)
+        teacher = LLMTeacher(connect(server), PROMPTS, catalog)
         candidates = np.array([[3, 0, 4], [0, -1, -1]])
         ratings = teacher.judge([_row("a heist"), _row("an old man")], candidates)
         assert len(server.prompts) == 3, "two candidates a call"
@@ -130,6 +133,6 @@ def test_the_llm_judge_rates_in_batches_and_leaves_what_it_did_not_rate(catalog,
 
 def test_answers_that_may_fail_are_empty_lists_and_missing_ratings(catalog, connect):
     with ChatServer(lambda _: error(422)) as server:
-        teacher = LLMTeacher(connect(server, max_failed=1.0), PROMPTS, catalog, candidates_per_call=2)
+        teacher = LLMTeacher(connect(server, max_failed=1.0), PROMPTS, catalog)
         assert teacher.recommend([_row("a heist")], 20) == [""]
         assert np.isnan(teacher.judge([_row("a heist")], np.array([[0, 1]]))).all()

@@ -59,7 +59,7 @@ def test_reflect_adds_ratings_to_the_candidates_only_and_counts_those_missing():
         asked.append(rated)
         return np.array([[2, -9], [NONE, NONE]], dtype=np.float32)
 
-    reflected = reflect(scores, candidates, 0.5, judge)
+    reflected = reflect(scores, candidates, judge)
     np.testing.assert_allclose(reflected.scores.block([0, 1]), [[0.1, 1.5, 0.3, -0.5], [1, 2, 3, 4]], rtol=1e-6)
     assert (reflected.asked, reflected.missing) == (3, 1), "a place without a candidate asks for nothing"
     assert asked[0] is candidates

@@ -38,7 +38,7 @@ def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
     expected = np.zeros((3, len(catalog)))
     for row, entries in enumerate(lists):
         for column in range(len(catalog)):
-            expected[row, column] = 0.7 * vector(words[row]) @ vectors[column]
+            expected[row, column] = vector(words[row]) @ vectors[column]
             used = set()
             for rank, entry in enumerate(entries, start=1):
                 if (entry.title, entry.year) in used:
@@ -49,7 +49,7 @@ def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
                 score = vector(text) @ vectors[column] + (column in items) / max(1, len(items))
                 expected[row, column] += score / math.sqrt(rank)
     grounder = Grounder(catalog)
-    remapped = remap(iter(lists), words, catalog, embedder, grounder, conversation_weight=0.7)
+    remapped = remap(iter(lists), words, catalog, embedder, grounder)
     np.testing.assert_allclose(remapped.scores.block(slice(0, 3)).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -62,8 +62,7 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
 
     lists = [_entries("Primer (2004)\nHeat (1995)", catalog), _entries("Primer (2004)", catalog)]
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
-    settings = {"conversation_weight": 0.0, "describe": describe}
-    remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog), **settings)
+    remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog), describe=describe)
     assert asked == [["Primer"]]
     top, _ = top_items(remapped.scores, 2, [[], []])
     assert set(top[1].tolist()) == {1, 2}, "the two films in the desert"
@@ -72,7 +71,7 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
 def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog):
     lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeat! (1995)", catalog), _entries("Alien", catalog), []]
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
-    remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog), conversation_weight=1.0)
+    remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog))
     everything = np.tile(np.arange(len(catalog)), (3, 1))
     sources = [[SOURCES[kind] for kind in row] for row in remapped.sources.of(everything).tolist()]
     assert sources == [
@@ -89,7 +88,7 @@ def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
     np.testing.assert_allclose(teacher.weights.sum(axis=1), [1 + 2**-0.5, 1])
     embedder = TfidfEmbedder([item.text() for item in catalog.items])
     named = [
-        remap([entries], [""], catalog, embedder, grounder, conversation_weight=1.0).scores.block([0]).numpy()[0, 0]
+        remap([entries], [""], catalog, embedder, grounder).scores.block([0]).numpy()[0, 0]
         for entries in (lists[0], lists[0][:2])
     ]
     assert named[0] == pytest.approx(named[1])

@@ -138,7 +138,6 @@ def report_params(source="synthetic"):
     params = load_params(Path(__file__).parents[2] / "params.yaml")
     raw = params.model_dump()
     raw["data"] |= {"source": source, "path": "somewhere"}
-    raw["evaluate"]["bootstrap_samples"] = 100
     return Params.model_validate(raw)
 
 

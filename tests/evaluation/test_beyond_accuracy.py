@@ -65,7 +65,7 @@ def test_a_list_breaks_an_exclusion_with_any_of_its_items():
 def test_what_no_list_can_tell_is_left_out(catalog):
     row = {"prompt_id": "a", "messages": [{"role": "user", "content": "no crime"}], "seen_titles": []}
     settings, engine = ListSettings(None, 2, 32), EngineOptions("transformers", "cpu", 1, 1, 1.0)
-    evaluation = Evaluation([row], catalog, settings, engine, [1], 0, 0)
+    evaluation = Evaluation([row], catalog, settings, engine, [1], 0)
     assert evaluation.of_all_lists({"a": ""}) == {"coverage": 0.0}
 
 

@@ -46,7 +46,7 @@ class _Ordered(Evaluation):
 
 def _evaluation(catalog, rows, step=0.5):
     settings = ListSettings("", 2, 30)
-    return _Ordered(rows, catalog, settings, EngineOptions("transformers", "cpu", 2, 1, 0.5), [2], 100, 0, step)
+    return _Ordered(rows, catalog, settings, EngineOptions("transformers", "cpu", 2, 1, 0.5), [2], 0, step)
 
 
 def _rows(tells):

@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.comparison import SAMPLES, mean_interval
 from convrec.evaluation.slices import slice_rows, slice_scores
 from tests.rows import make_row
 
@@ -35,14 +35,14 @@ def test_a_slice_has_its_rows_alone_in_the_given_order():
         for name, shift in (("one", 0), ("other", 5))
     }
     kinds = {"month": ["2022-12", "2022-11", "2022-12", "2022-12"], "new_items": ["new", "new", "known", "new"]}
-    found = slice_scores(tables, pd.DataFrame(kinds), ["m"], 200, 0)
+    found = slice_scores(tables, pd.DataFrame(kinds), ["m"], 0)
     assert {kind: list(slices) for kind, slices in found.items()} == {
         "month": ["2022-11", "2022-12"],
         "new_items": ["known", "new"],
     }
     december = found["month"]["2022-12"]
     assert (december["n_rows"], december["n_prompts"]) == (3, 3)
-    alone = mean_interval(tables["other"].iloc[[0, 2, 3]], "m", 200, 0)
+    alone = mean_interval(tables["other"].iloc[[0, 2, 3]], "m", SAMPLES, 0)
     assert december["other"]["m"] == alone._asdict() and december["other"]["m"]["n"] == 3
     assert (found["new_items"]["new"]["n_rows"], found["new_items"]["new"]["n_prompts"]) == (3, 2)
     assert found["new_items"]["known"]["one"]["m"] == {"mean": 1, "low": None, "high": None, "n": 1}

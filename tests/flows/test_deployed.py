@@ -24,7 +24,7 @@ _TERMINAL = {"COMPLETED", "FAILED", "CANCELLED", "CRASHED"}
 # Long enough that a busy machine still finds each training running when it is to be hit.
 RL_STEPS = 200
 SIZES = {
-    "base_model": {"embedded": {"num_train_epochs": 0}},
+    "base_model": {"embedded": {"conversations": 0}},
     "sft": {"num_train_epochs": 30, "save_steps": 1000},
     "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
 }

@@ -273,6 +273,6 @@ def test_rows_take_turns_and_leave_others_alone():
 def test_constrained_lists_that_cannot_be_whole_are_refused():
     trie = catalog_trie(Catalog([item for item in FILMS if str(item).isascii()]), embedded())
     longest = trie.longest(5)
-    require_length("rank_grpo.max_completion_length", longest, trie, 5)
-    with pytest.raises(InputError, match=f"rank_grpo.max_completion_length = {longest - 1}: .* set it to {longest} or"):
-        require_length("rank_grpo.max_completion_length", longest - 1, trie, 5)
+    require_length("common.max_completion_length", longest, trie, 5)
+    with pytest.raises(InputError, match=f"common.max_completion_length = {longest - 1}: .* set it to {longest} or"):
+        require_length("common.max_completion_length", longest - 1, trie, 5)

@@ -112,9 +112,9 @@ def test_each_template_goes_through_training_and_serving(tmp_path, monkeypatch, 
     save(tmp_path / "source", make_model(tokenizer, **SIZES, seed=0), tokenizer)
     (tmp_path / "source" / "chat_template.jinja").write_text(TEMPLATES[name])
     few = {"num_train_epochs": 1, "max_length": 2000, "save_steps": 1}
-    changes = {"common": {"instruction": None, "max_prompt_length": 1800}, "sft": few}
+    changes = {"common": {"instruction": None, "max_prompt_length": 1800, "max_completion_length": 128}, "sft": few}
     changes |= {"base_model": {"name": str(tmp_path / "source")}}
-    set_params(tmp_path, {**changes, "rank_grpo": {"max_steps": 1, "max_completion_length": 128}})
+    set_params(tmp_path, {**changes, "rank_grpo": {"max_steps": 1}})
     paths, params = Paths(), load_params()
     chats = [_chat(roles) for roles in ("u", "su", "uu", "au", "suauuau")]
     for split in ("train", "validation"):

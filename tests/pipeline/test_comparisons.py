@@ -8,11 +8,11 @@ from convrec.project.errors import InputError
 
 def test_a_name_stands_for_parameters_as_published():
     _, params = run_params(load_params(), "rank_grpo:exp:2", 2, 7)
-    assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp", 2.0, 7)
+    assert (params.rank_grpo.returns, params.rank_grpo.return_gamma, params.rank_grpo.max_steps) == ("exp:2", 2.0, 7)
     assert params.common.seed == load_params().common.seed + 1 and params.rank_grpo.epsilon is None
     assert variant("grpo")["algorithm"] == "grpo"
     public = run_params(load_params(), "rank_grpo_public:log", 1, 7)[0].rank_grpo
-    assert (public.algorithm, public.returns, public.exact_eos_reward) == ("rank_grpo_public", "log", None)
+    assert (public.algorithm, public.returns, public.return_gamma) == ("rank_grpo_public", "log", None)
 
 
 def test_one_process_trains_on_the_effective_batch_of_several():

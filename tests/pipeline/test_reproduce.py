@@ -14,7 +14,7 @@ ON_A_CPU = (
     "demonstrations.embedder.name=tfidf",
     "rank_grpo.rollouts=transformers",
     "rank_grpo.max_steps=2",
-    "rank_grpo.max_completion_length=200",
+    "common.max_completion_length=200",
     "rank_grpo.per_device_train_batch_size=16",
     "rank_grpo.gradient_accumulation_steps=1",
     "sft.per_device_train_batch_size=8",
@@ -23,10 +23,8 @@ ON_A_CPU = (
     "rank_grpo.gradient_checkpointing=false",
     "rank_grpo.validation_prompts=8",
     "sft.num_train_epochs=2",
-    "evaluate.max_completion_length=200",
     "evaluate.max_prompts=24",
     "evaluate.constrained=false",
-    "evaluate.bootstrap_samples=100",
 )
 
 

@@ -53,6 +53,8 @@ Kind = Literal[Shares, Preferences]
 SHARES: tuple[Shares, ...] = get_args(Shares)
 PREFERENCES: tuple[Preferences, ...] = get_args(Preferences)
 EVIDENCE: tuple[Kind, ...] = (*SHARES, *PREFERENCES)
+NEIGHBOURS = 200  # most similar training conversations, which vote
+KEPT = 200  # best items of a prompt that it prefers
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REQUESTS, _MOST_REQUESTS = 0.25, 10_000  # that the encoder learns, for each conversation, and at most
 # Nats of what is asked for and particular, of what is mentioned and few items fit, and of what fits all, where few do.
@@ -115,8 +117,8 @@ class Evidence:
         catalog: Catalog,
         embedder: Callable[[Sequence[str]], Embedder],
         *,
-        neighbours: int,
-        kept: int,
+        neighbours: int = NEIGHBOURS,
+        kept: int = KEPT,
         device: str = "cpu",
     ) -> "Evidence":
         """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""

@@ -196,20 +196,18 @@ def split_by_period(rows: pd.DataFrame, validation: Days, test: Days) -> dict[st
     return require_filled(splits, f"{present}: choose data.validation_period and data.test_period within")
 
 
-def split_by_person(
-    rows: pd.DataFrame, validation_share: float, test_share: float, seed: int
-) -> dict[str, pd.DataFrame]:
+def split_by_person(rows: pd.DataFrame, held_out_share: float, seed: int) -> dict[str, pd.DataFrame]:
     """Return splits in which every person lies whole in one split, drawn by a hash of seed and person.
 
-    A person is a `user_id`, or a conversation without one. Shares are met in the mean. A person keeps its split when
-    others are added, so a refresh does not test on what an earlier model learned from. Raises `InputError` on an empty
-    split.
+    A person is a `user_id`, or a conversation without one. Validation and test have the share in the mean. A person
+    keeps its split when others are added, so a refresh does not test on what an earlier model learned from. Raises
+    `InputError` on an empty split.
     """
     people = rows["user_id"].where(rows["user_id"] != "", rows["conversation_id"])
     hashes = {name: hashlib.sha256(f"split {seed} {name}".encode()).digest() for name in people.unique()}
     draws = {name: int.from_bytes(found[:6]) / 2**48 for name, found in hashes.items()}  # uniform in [0, 1)
-    bounds = {"test": test_share, "validation": test_share + validation_share, "train": 1.0}
+    bounds = {"test": held_out_share, "validation": 2 * held_out_share, "train": 1.0}
     split_of = {name: next(split for split in bounds if draw < bounds[split]) for name, draw in draws.items()}
     labels = people.map(split_of)
     splits = {name: rows[labels == name] for name in SPLITS}
-    return require_filled(splits, "raise data.validation_share or data.test_share, or give more data")
+    return require_filled(splits, "raise data.held_out_share, or give more data")

@@ -10,6 +10,7 @@ from scipy import sparse
 from convrec.classical.scores import Scores
 
 RATINGS = (-2, -1, 0, 1, 2)
+GAMMA = 0.5  # weight of a rating
 _MINUS = str.maketrans("−–—﹣－", "-----")
 _CANDIDATE = re.compile(r"\W*(?:candidate\s*)?(\d{1,4})(?=\W)", re.IGNORECASE)
 _RATING = re.compile(r"[:=|]\s*[\"'*]*([+-]?[0-2])(?:\.0+)?(?!\w|\.\d)")  # after a sign: "3. Heat (1995): +2"
@@ -51,9 +52,7 @@ def parse_ratings(text: str, count: int) -> np.ndarray:
     return ratings
 
 
-def reflect(
-    scores: Scores, candidates: np.ndarray, gamma: float, judge: Callable[[np.ndarray], np.ndarray]
-) -> Reflected:
+def reflect(scores: Scores, candidates: np.ndarray, judge: Callable[[np.ndarray], np.ndarray]) -> Reflected:
     """Return s_reflect = s_remap + gamma · r, where r rates the candidates and is 0 elsewhere.
 
     `judge` rates all candidates from -2 to 2; a missing rating (NaN) counts 0. Candidates of index -1 are none.
@@ -63,7 +62,7 @@ def reflect(
     ratings = np.asarray(judge(candidates), dtype=np.float32)
     real = candidates >= 0
     missing = int((np.isnan(ratings) & real).sum())
-    values = np.where(real, np.nan_to_num(ratings, nan=0.0), 0.0).clip(RATINGS[0], RATINGS[-1]) * np.float32(gamma)
+    values = np.where(real, np.nan_to_num(ratings, nan=0.0), 0.0).clip(RATINGS[0], RATINGS[-1]) * np.float32(GAMMA)
     rows, places = np.nonzero(values)
     bonus = sparse.csr_array((values[rows, places], (rows, candidates[rows, places])), shape=scores.shape)
     return Reflected(scores.plus(bonus), bonus, int(real.sum()), missing)

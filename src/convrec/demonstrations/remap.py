@@ -110,12 +110,11 @@ def remap(
     embedder: Embedder,
     grounder: Grounder,
     *,
-    conversation_weight: float,
     item_texts: Sequence[str] | None = None,
     describe: Callable[[Sequence[Entry]], Sequence[str]] | None = None,
     device: str = "cpu",
 ) -> Remapped:
-    """Return s_remap = p · (S_item-item + I_ic) + lambda · s_conv-item of every conversation.
+    """Return s_remap = p · (S_item-item + I_ic) + s_conv-item of every conversation.
 
     S_item-item is the cosine of a teacher item's text with each catalog item's text (`item_texts`; by default title,
     year and metadata). A teacher item that the catalog holds has that item's text; another one has the text that
@@ -129,7 +128,6 @@ def remap(
         raise ValueError(f"{teacher.weights.shape[0]} lists for {len(conversations)} conversations")
     vectors = embedder.embed_items(list(item_texts or [item.text() for item in catalog.items]))
     queries = embedder.embed_conversations(conversations)
-    queries = queries * np.float32(conversation_weight)
     outside = [entry for entry, match in zip(teacher.items, teacher.matches, strict=True) if match is None]
     texts = describe(outside) if describe and outside else [str(entry) for entry in outside]
     described = embedder.embed_items(texts) if outside else vectors[:0]

@@ -24,6 +24,7 @@ from convrec.demonstrations.teachers import Teacher
 
 logger = logging.getLogger(__name__)
 
+JUDGED = 100  # best items of a prompt, which the teacher rates
 REFLECTED = {"remap": 1.0, "ratings": 1.0}  # the weights of s_reflect
 
 
@@ -54,8 +55,7 @@ class Grounded(NamedTuple):
 class Demonstrator:
     """The first three steps (teacher, Remap, Reflect), with what all splits share.
 
-    `item_texts` are those of the catalog's items, `embedder` embeds them and the conversations. Remap weighs the
-    conversation by `conversation_weight`; the teacher rates the `judged` best items, and a rating counts `gamma`.
+    `item_texts` are those of the catalog's items, `embedder` embeds them and the conversations.
     """
 
     catalog: Catalog
@@ -64,9 +64,6 @@ class Demonstrator:
     embedder: Embedder
     grounder: Grounder
     list_length: int
-    conversation_weight: float
-    judged: int
-    gamma: float
     device: str
 
     def ground(self, name: str, prompts: list[Row]) -> Grounded:
@@ -87,15 +84,14 @@ class Demonstrator:
             self.catalog,
             self.embedder,
             self.grounder,
-            conversation_weight=self.conversation_weight,
             item_texts=self.item_texts,
             describe=lambda items: self.teacher.describe([str(item) for item in items], [item.title for item in items]),
             device=self.device,
         )
-        logger.info("%s: the judge rates the top %d", name, self.judged)
+        logger.info("%s: the judge rates the top %d", name, JUDGED)
         closed = closed_items(prompts, self.catalog, self.list_length)
-        candidates, _ = top_items(remapped.scores, self.judged, closed)
-        reflected = reflect(remapped.scores, candidates, self.gamma, lambda rated: self.teacher.judge(prompts, rated))
+        candidates, _ = top_items(remapped.scores, JUDGED, closed)
+        reflected = reflect(remapped.scores, candidates, lambda rated: self.teacher.judge(prompts, rated))
         if reflected.missing:
             logger.warning("%s: %d of %d ratings are missing and count 0", name, reflected.missing, reflected.asked)
         return Grounded(prompts, closed, answers, lengths, remapped, reflected)

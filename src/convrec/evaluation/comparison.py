@@ -15,6 +15,7 @@ from convrec.data.conversations import Row, truths
 from convrec.data.matching import relevance
 
 KEYS = ["prompt_id", "person"]  # the columns of a score table that are not scores
+SAMPLES = 2000  # of an interval or p-value in the evaluation, the report and a promotion
 MIN_PERSONS = 6  # with fewer, the p-value of no sign flip is below 5 %, and intervals may have no width
 _BLOCK = 2_000_000  # weights in memory at once, 8 bytes each
 _ROUNDING = 1e-9  # relative tolerance: sums of the same numbers in another order count as equal
@@ -154,8 +155,8 @@ def hits_by_rank(texts: Mapping[str, str], rows: Sequence[Row], catalog: Catalog
     return np.array(list(lists), dtype=float).reshape(-1, num_ranks)
 
 
-def rank_intervals(hits: np.ndarray, persons: Sequence[str], samples: int, seed: int) -> pd.DataFrame:
+def rank_intervals(hits: np.ndarray, persons: Sequence[str], seed: int) -> pd.DataFrame:
     """Return the share of rows with a hit at each rank: columns rank, mean, low, high, n. Shape: hits (B, N)."""
     frame = pd.DataFrame(hits, columns=range(1, hits.shape[1] + 1))
-    found = mean_intervals(frame.assign(person=persons), list(frame), samples, seed)
+    found = mean_intervals(frame.assign(person=persons), list(frame), SAMPLES, seed)
     return pd.DataFrame([{"rank": rank, **interval._asdict()} for rank, interval in found.items()])

@@ -13,7 +13,7 @@ import pandas as pd
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import broken_wishes, concentration, coverage, recommended
-from convrec.evaluation.comparison import Gain, Interval, mean_interval, mean_intervals, paired_interval
+from convrec.evaluation.comparison import SAMPLES, Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.lists import EngineOptions, ListSettings, list_writer
 from convrec.generation.trie import Guide, LogWeights
@@ -32,7 +32,7 @@ class ScoredLists(NamedTuple):
 class Evaluation:
     """The rows that systems are scored on, and the settings of lists, engine, scores and intervals.
 
-    Lists have `settings.list_length` ranks; `samples` and `seed` are those of the bootstrap.
+    Lists have `settings.list_length` ranks; `seed` is that of the bootstrap.
     """
 
     rows: Sequence[Row]
@@ -40,7 +40,6 @@ class Evaluation:
     settings: ListSettings
     engine: EngineOptions
     cutoffs: Sequence[int]
-    samples: int
     seed: int
 
     @classmethod
@@ -129,16 +128,16 @@ class Evaluation:
 
     def interval(self, scores: pd.DataFrame, metric: str) -> Interval:
         """Return a metric's mean with its 95 % interval over persons."""
-        return mean_interval(scores, metric, self.samples, self.seed)
+        return mean_interval(scores, metric, SAMPLES, self.seed)
 
     def intervals(self, scores: pd.DataFrame) -> dict[str, dict[str, float]]:
         """Return mean, low, high and n of every score."""
         names = list(mean_scores(scores))
-        return {name: i._asdict() for name, i in mean_intervals(scores, names, self.samples, self.seed).items()}
+        return {name: i._asdict() for name, i in mean_intervals(scores, names, SAMPLES, self.seed).items()}
 
     def gain(self, one: pd.DataFrame, other: pd.DataFrame, metric: str) -> Gain:
         """Return the paired difference of a metric between the scores of two systems."""
-        return paired_interval(one, other, metric, self.samples, self.seed)
+        return paired_interval(one, other, metric, SAMPLES, self.seed)
 
 
 def flat_metrics(metrics: Mapping[str, Mapping[str, float]], prefix: str = "") -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
+from convrec.evaluation.comparison import SAMPLES
 from convrec.evaluation.figures import (
     DEMONSTRATION_STEPS,
     demonstration_figures,
@@ -97,6 +98,7 @@ def render_report(
         evaluation=evaluation,
         demonstrations=demonstrations,
         training=training,
+        samples=SAMPLES,
         simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
         list_length=parameters["common.list_length"],
         systems=served,

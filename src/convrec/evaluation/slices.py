@@ -10,7 +10,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import named_titles, transcript, truths
 from convrec.data.unspaced import num_words
 from convrec.evaluation.beyond_accuracy import Row, truth_popularity
-from convrec.evaluation.comparison import KEYS, mean_intervals
+from convrec.evaluation.comparison import KEYS, SAMPLES, mean_intervals
 
 _MENTIONS = ("0", "1", "2", "3_or_more")
 ORDER = {
@@ -54,7 +54,7 @@ def slice_rows(rows: Sequence[Row], counts: np.ndarray, catalog: Catalog) -> pd.
 
 
 def slice_scores(
-    tables: Mapping[str, pd.DataFrame], slices: pd.DataFrame, metrics: Sequence[str], samples: int, seed: int
+    tables: Mapping[str, pd.DataFrame], slices: pd.DataFrame, metrics: Sequence[str], seed: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return for each kind and slice: `n_rows`, `n_prompts`, and for each system the mean, low, high and n by metric.
 
@@ -73,7 +73,7 @@ def slice_scores(
         found[kind] = {}
         for name in [*(label for label in order if label in present), *sorted(present - set(order))]:
             part = wide[slices[kind] == name]
-            intervals = mean_intervals(part, columns, samples, seed)
+            intervals = mean_intervals(part, columns, SAMPLES, seed)
             systems = {s: {m: intervals[f"{s}/{m}"]._asdict() for m in metrics} for s in tables}
             found[kind][name] = {"n_rows": len(part), "n_prompts": int(part["prompt_id"].nunique()), **systems}
     return found

@@ -55,7 +55,7 @@ def engine_arguments(
     config = load_config(path, trust_remote_code=trust_remote_code)
     length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
     if positions is not None and length > positions:
-        field = "evaluate.max_completion_length" if trie_file is None else "common.list_length"
+        field = "common.max_completion_length" if trie_file is None else "common.list_length"
         raise InputError(
             f"{path} has {positions} positions: no room for a prompt of {max_prompt_length} tokens and a list of "
             f"{max_completion_length}; lower {field}, or common.max_prompt_length"

@@ -38,7 +38,7 @@ from convrec.training.checkpoints import last_checkpoint
 logger = logging.getLogger(__name__)
 
 START = "sft"  # the model that every run starts from, a row of the table
-_NAME = re.compile(r"([a-z_]+)(?::([a-z_]+)(?::([0-9]+(?:\.[0-9]+)?))?)?")
+_NAME = re.compile(r"([a-z_]+)(?::([a-z_]+(?::[0-9]+(?:\.[0-9]+)?)?))?")
 _SCORES = "scores.parquet"  # in the folder of a finished training
 
 
@@ -84,7 +84,7 @@ class Experiment:
         values = params.model_dump(include={"common", "rank_grpo"})
         tags = {**params.tags(), "variant": name, "stage": "rank_grpo"}
         with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
-            checkpoint, tokenizer = align(params, paths, str(start), folder, record)
+            checkpoint, tokenizer = align(params, paths, str(start), folder, record, keep_last=True)
             model, trust = folder / "model", params.base_model.trust_remote_code
             export_model(checkpoint, start, tokenizer, model, common.repetition_penalty, trust)
             scores = self.score(model)
@@ -101,20 +101,18 @@ def _means(scores: pd.DataFrame) -> dict[str, float]:
 def variant(name: str) -> dict[str, Any]:
     """Return the parameters of `rank_grpo` for the name of a variant.
 
-    A name is `ALGORITHM` (such as `grpo`, `dpo`), `rank_grpo:RETURNS` or `rank_grpo:exp:GAMMA`, also with
-    `rank_grpo_public`. Clip range, aggregation and the reward of an exact list have the published values.
+    A name is `ALGORITHM` (such as `grpo`, `dpo`), or `rank_grpo:RETURNS`, also with `rank_grpo_public`. The clip range
+    has the published values.
 
     Raises `InputError` for a name of another form.
     """
     found = _NAME.fullmatch(name)
     if found is None or (found[2] and found[1] not in BY_RANK):
         raise InputError(f"--algorithms: {name!r}: give a name; only rank_grpo has returns, as in rank_grpo:exp:2")
-    changes: dict[str, Any] = {"algorithm": found[1], "start": START, "output_checkpoint": "last"}
+    changes: dict[str, Any] = {"algorithm": found[1], "start": START}
     if found[2]:
         changes["returns"] = found[2]
-    if found[3]:
-        changes["return_gamma"] = float(found[3])
-    return changes | dict.fromkeys(("epsilon", "epsilon_high", "aggregation", "delta", "exact_eos_reward"))
+    return changes | dict.fromkeys(("epsilon", "epsilon_high", "delta"))
 
 
 def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None) -> list[Params]:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts
-from convrec.evaluation.comparison import mean_intervals
+from convrec.evaluation.comparison import SAMPLES, mean_intervals
 from convrec.evaluation.headline import spread
 from convrec.evaluation.published import Published, all_published, published_scores
 from convrec.evaluation.systems import FREE, system_names
@@ -82,7 +82,7 @@ def _rows(published: Published, cutoffs: list[int], params: Params, paths: Paths
             answers = pd.read_parquet(paths.predictions / f"{system}.parquet")
             texts = dict(zip(answers["prompt_id"], answers["response"], strict=True))
             theirs = published_scores(texts, test, catalog, cutoffs)
-            found = mean_intervals(theirs, metrics, params.evaluate.bootstrap_samples, params.common.seed)
+            found = mean_intervals(theirs, metrics, SAMPLES, params.common.seed)
             cells += [_cell(found[name].mean, found[name]._asdict()) for name in metrics]
         own = system
         if published.own_protocol:  # its published lists are free

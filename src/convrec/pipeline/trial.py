@@ -77,14 +77,15 @@ def trial_params(params: Params) -> Params:
     for section, key in ((raw["base_model"], "name"), (embedder, "name"), (rewards, "model")):
         if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
             section[key] = str(Path(section[key]).resolve())
-    raw["base_model"]["embedded"] |= {"num_train_epochs": 0}
-    seldom = {"logging_steps": 1, "save_steps": STEPS * raw["rank_grpo"]["num_iterations"]}
-    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0, **seldom}
-    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": seldom["save_steps"]}
-    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None, **seldom}
+    raw["base_model"]["embedded"]["conversations"] = 0  # no training
+    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0}
+    raw["sft"] |= {"logging_steps": 1, "save_steps": STEPS}
+    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": STEPS}
+    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None}
+    raw["rank_grpo"]["save_steps"] = STEPS
     raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
-    raw["evaluate"] |= {"max_prompts": params.evaluate.batch_size, "bootstrap_samples": 100}
+    raw["evaluate"]["max_prompts"] = params.evaluate.batch_size
     return parse_params(raw, "params.yaml")
 
 
@@ -253,5 +254,5 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         steps = math.ceil(number / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
-    sequences = len(rows) * config.group_size * config.num_train_epochs * config.num_iterations
+    sequences = len(rows) * config.group_size * config.num_train_epochs
     return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / config.rows_per_step))

@@ -82,7 +82,7 @@ def compare_versions(
         for (version, model), own in zip(sides, means, strict=True)
     )
     settings: dict[str, Any] = {"lists": policy.lists, "metrics": columns, "seed": params.common.seed}
-    settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "bootstrap_samples", "engine")}
+    settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "engine")}
     against = champion[0] if champion else None
     return Comparison(challenger, against, gains, slices, len(rows), len(prompts), data, settings, over)
 

@@ -12,7 +12,7 @@ CHECKPOINTS_KEPT = 3  # of a training: the newest, and the best
 
 
 def shared_arguments(folder: Path, seed: int, device: str, bf16: bool, **optimization: Any) -> dict[str, Any]:
-    """Return the keyword arguments of a TRL config; `optimization` holds the fields of `config.Optimization`.
+    """Return the keyword arguments of a TRL config; `optimization` holds those of the training.
 
     TRL's reporting integrations are off, because the project's callbacks record the metrics. bf16 applies on GPUs only.
     """

@@ -23,6 +23,8 @@ from convrec.training.targets import IGNORED, ListCollator, target_loss
 
 logger = logging.getLogger(__name__)
 
+_SCHEDULE: dict[str, Any] = {"lr_scheduler_type": "cosine", "warmup_steps": 0.05}  # below 1: a share of all steps
+
 
 class _Trainer(FiniteTrainer, SFTTrainer):
     """TRL's trainer; it stops at the first loss or gradient that is not finite."""
@@ -80,7 +82,7 @@ def train_sft(
     the checkpoint of the best validation is returned. Training resumes from the newest checkpoint in `folder`. Batches
     have no padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its
     results.
-    `optimization` holds the fields of `config.Optimization`.
+    `optimization` holds the fields of `config.Optimization`, and other arguments, which replace `_SCHEDULE`.
 
     Raises `Stopped` after a signal, and `NotFiniteError` if the loss or its gradient is not finite.
     """
@@ -88,7 +90,7 @@ def train_sft(
     arguments = SFTConfig(
         num_train_epochs=num_train_epochs,
         max_length=max_length,
-        **shared_arguments(folder, seed, device, bf16, **optimization),
+        **shared_arguments(folder, seed, device, bf16, **_SCHEDULE | optimization),
         **({} if lists is None else own),
     )
     unnumber_cpu(arguments)

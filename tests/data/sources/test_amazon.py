@@ -123,8 +123,8 @@ def test_the_pipeline_runs_on_a_sample(tmp_path):
     write_sample(project / "data" / "raw" / "amazon")
     run_in(project, "convrec", "profile", "amazon")
     shrunk = {name: SHRUNK[name] for name in ("base_model", "demonstrations", "sft", "rank_grpo")}
-    set_params(project, {**shrunk, "evaluate": {"bootstrap_samples": 100}})
-    set_params(project, {"rank_grpo": {"max_completion_length": 120}})
+    set_params(project, shrunk)
+    set_params(project, {"common": {"max_completion_length": 120}})
     run_in(project, "dvc", "repro", "evaluate")
     shown = run_in(project, "convrec", "results", "--published").stdout
     assert "0.1586" in shown and "Amazon Industrial, MiniOneRec's test split" in shown

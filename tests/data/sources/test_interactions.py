@@ -54,9 +54,15 @@ def _draw_rows(seed, users=15, number=400):
 
 
 def _read(folder, quarantine=None, **changes):
-    settings = {"log": None, "catalog": None, "columns": {}, "genres": "genres", "domain": ("game", "games")}
-    settings |= {"liked": 4.0, "disliked": 2.0, "min_liked": 2, "max_liked": 4, "max_disliked": 2, "num_truths": 3}
-    settings |= {"max_prompts": 10_000, "prompts_per_user": 5, "window_days": None, "split_days": (), "seed": 17}
+    settings = {"log": None, "catalog": None, "columns": {}, "domain": ("game", "games"), "liked": 4.0, "disliked": 2.0}
+    settings |= {
+        "max_liked": 4,
+        "num_truths": 3,
+        "max_prompts": 10_000,
+        "prompts_per_user": 5,
+        "split_days": (),
+        "seed": 17,
+    }
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
 
@@ -124,18 +130,17 @@ def test_the_same_log_gives_the_same_rows_whatever_its_order_and_its_other_users
     more=st.integers(0, 4),
     disliked=st.integers(0, 3),
     truths=st.integers(1, 6),
-    days=st.none() | st.integers(1, 60),
     prompts=st.integers(1, 20),
     border=st.none() | st.integers(0, 800),
     seed=st.integers(0, 99),
 )
 def test_a_moment_names_what_was_liked_last_and_asks_for_what_was_liked_next(
-    steps, low, more, disliked, truths, days, prompts, border, seed
+    steps, low, more, disliked, truths, prompts, border, seed
 ):
     times = np.cumsum([step for step, _ in steps], dtype=np.int64) * DAY if steps else np.zeros(0, np.int64)
     is_liked = np.array([liked for _, liked in steps], bool)
     periods = np.zeros(len(steps), int) if border is None else (times >= border * DAY).astype(int)
-    sizes = Sizes(low, low + more, disliked, truths, days, prompts)
+    sizes = Sizes(prompts, low, low + more, disliked, truths)
     items = np.arange(len(steps))
     found = list(moments(items, times, is_liked, periods, sizes, np.random.default_rng(seed)))
     likes = [n for n, liked in enumerate(is_liked) if liked]
@@ -149,14 +154,13 @@ def test_a_moment_names_what_was_liked_last_and_asks_for_what_was_liked_next(
         assert len(moment.disliked) <= disliked
         assert moment.disliked == hated[len(hated) - len(moment.disliked) :]
         after = [n for n in likes if n >= first][:truths]
-        within = [n for n in after if periods[n] == periods[first]]
-        assert moment.truths == [n for n in within if days is None or times[n] - times[first] <= days * DAY]
+        assert moment.truths == [n for n in after if periods[n] == periods[first]]
 
 
 def test_an_item_that_is_taken_again_stands_once_in_each_part():
     items = np.array([1, 2, 1, 3, 4, 4, 2, 1, 5, 2])
     is_liked = np.array([1, 1, 1, 0, 1, 0, 1, 1, 0, 1], bool)
-    sizes = Sizes(min_liked=2, max_liked=2, max_disliked=1, num_truths=3, window_days=None, prompts_per_user=9)
+    sizes = Sizes(min_liked=2, max_liked=2, max_disliked=1, num_truths=3, prompts_per_user=9)
     rng = np.random.default_rng(0)
     found = {len(m.past): m for m in moments(items, np.arange(10), is_liked, np.zeros(10), sizes, rng)}
     named = {cut: (items[moment.liked].tolist(), items[moment.truths].tolist()) for cut, moment in found.items()}
@@ -270,7 +274,7 @@ def test_what_was_taken_before_can_be_taken_and_counted_again(project):
     rows = [(f"u{user}", f"g{(user + n) % 4}", 5, START + n * DAY) for user in range(60) for n in range(12)]
     rows += [(f"u{user}", "g9", 1, START) for user in range(60)]
     _write(project / "log", rows, num_items=10)
-    settings = ["data.path=log", "data.checks.leaks=keep", "data.interactions.window_days=3"]
+    settings = ["data.path=log", "data.checks.leaks=keep"]
     settings += ["common.list_length=4", "common.cutoffs=[4]"]
     sizes = {}
     for again in (True, False):

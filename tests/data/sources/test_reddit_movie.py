@@ -12,6 +12,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE, PLACEHOLDER
 from convrec.data.schemas import conform, write_conversations
+from convrec.data.sources import reddit_movie
 from convrec.data.sources.reddit_movie import read_reddit_movie
 from convrec.project.errors import InputError
 from tests.data.sources.reddit_movie_sample import film_names, sample_turns, turn, write_dump
@@ -36,10 +37,10 @@ def small_thread() -> list[dict]:
     return [post, first, other, answer, second, third, last]
 
 
-def _read(folder: Path, records: list[dict], min_upvotes: int = 1) -> tuple[Catalog, list[dict], Counter]:
+def _read(folder: Path, records: list[dict]) -> tuple[Catalog, list[dict], Counter]:
     write_dump(folder, records, NAMES, copies=0)
     quarantine = Quarantine()
-    catalog, rows, *_ = read_reddit_movie(folder, quarantine, min_upvotes=min_upvotes)
+    catalog, rows, *_ = read_reddit_movie(folder, quarantine)
     return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in quarantine.rows)
 
 
@@ -75,7 +76,7 @@ def test_the_user_is_the_seeker_who_speaks_first_and_a_dump_may_lack_the_column(
     assert [row["user_id"] for row in _read(tmp_path, records)[1]] == ["t2_t3_a"] * 2
     for path in tmp_path.glob("*.csv"):
         pd.read_csv(path).drop(columns="user_id").to_csv(path, index=False)
-    assert read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1).rows["user_id"].tolist() == [""] * 2
+    assert read_reddit_movie(tmp_path, Quarantine()).rows["user_id"].tolist() == [""] * 2
 
 
 def test_two_ids_of_one_item_are_the_first_of_them(tmp_path):
@@ -86,13 +87,15 @@ def test_two_ids_of_one_item_are_the_first_of_them(tmp_path):
     assert [truth["title"] for truth in row["groundtruth"]] == ["Alien", "Up"]
 
 
-def test_answers_to_one_turn_share_the_prompt(tmp_path):
-    _, rows, _ = _read(tmp_path, small_thread(), min_upvotes=0)
+def test_answers_to_one_turn_share_the_prompt(tmp_path, monkeypatch):
+    monkeypatch.setattr(reddit_movie, "MIN_UPVOTES", 0)
+    _, rows, _ = _read(tmp_path, small_thread())
     assert [row["groundtruth"][0]["title"] for row in rows] == ["Up", "Alien", "Alien"]
     assert rows[0]["prompt_id"] == rows[1]["prompt_id"] != rows[2]["prompt_id"]
     assert rows[1]["messages"] == rows[0]["messages"]
+    monkeypatch.setattr(reddit_movie, "MIN_UPVOTES", 6)
     with pytest.raises(InputError, match="at least 6 upvotes"):
-        _read(tmp_path, small_thread(), min_upvotes=6)
+        _read(tmp_path, small_thread())
 
 
 def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
@@ -106,7 +109,7 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
             (folder / "train.csv").rename(folder / "zz.csv")
         (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
         random.Random(seed).shuffle(records)
-        catalog, rows, *_ = read_reddit_movie(folder, Quarantine(), min_upvotes=1)
+        catalog, rows, *_ = read_reddit_movie(folder, Quarantine())
         write_conversations(conform(rows), folder / "rows.parquet")
         frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
     assert frames[0] == frames[1] == frames[2]
@@ -183,4 +186,4 @@ def test_unreadable_files(tmp_path, change, message):
     write_dump(tmp_path, small_thread(), NAMES)
     change(tmp_path)
     with pytest.raises(InputError, match=message):
-        read_reddit_movie(tmp_path, Quarantine(), min_upvotes=1)
+        read_reddit_movie(tmp_path, Quarantine())

@@ -155,7 +155,7 @@ def test_the_real_files(redial, quarantine):
     outside = [t for truth in rows["groundtruth"] for t in truth if catalog.find(t["title"], t["year"]) is None]
     assert len(outside) < 0.02 * truths
     assert all(message["content"].count("@") < 3 for messages in rows["messages"] for message in messages)
-    splits = split_by_person(rows, 0.1, 0.1, seed=17)
+    splits = split_by_person(rows, 0.1, seed=17)
     ids = {name: set(split["user_id"]) for name, split in splits.items()}
     assert not ids["train"] & ids["test"] and not ids["train"] & ids["validation"]
     assert 0.04 < len(ids["test"]) / sum(map(len, ids.values())) < 0.16

@@ -25,7 +25,7 @@ from tests.small_project import make_stages, set_params
 
 pytestmark = pytest.mark.slow
 
-BY_SHARE = {"validation_period": None, "test_period": None, "validation_share": 0.2, "test_share": 0.2}
+BY_SHARE = {"validation_period": None, "test_period": None, "held_out_share": 0.2}
 THEMES = ["trains", "pirates", "farms", "castles", "spies", "gardens", "dragons", "markets", "islands", "planets"]
 
 

@@ -33,13 +33,6 @@ def test_groups_without_spread_are_zero_and_never_nan():
     assert rank_advantages(torch.rand(3, 2), 1).tolist() == [[0.0] * 2] * 3
 
 
-def test_within_list_normalizes_each_row_by_itself():
-    returns = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
-    found = rank_advantages(returns, 2, "within_list")
-    torch.testing.assert_close(found[0], torch.tensor([-1.0, 1.0]) / (2**0.5 + 1e-4))
-    assert found[1].tolist() == [0.0, 0.0]
-
-
 def test_incomplete_group_is_refused():
     with pytest.raises(ValueError, match="num_generations"):
         rank_advantages(torch.zeros(5, 2), 2)

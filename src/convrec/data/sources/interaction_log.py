@@ -170,7 +170,7 @@ def read_log(
         )
     if users.is_empty():
         raise InputError(
-            f"{path}: no user of {len(by_user):,} has liked enough items; look at data.interactions.liked, and lower "
-            f"min_liked ({quarantine.examples('interactions') or 'every row can be used'})"
+            f"{path}: no user of {len(by_user):,} has liked enough items; look at data.interactions.liked "
+            f"({quarantine.examples('interactions') or 'every row can be used'})"
         )
     return rows.sort("user", "time", "item", "liked")

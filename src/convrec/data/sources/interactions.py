@@ -49,14 +49,13 @@ def find_files(folder: Path, log: str | None, items: str | None) -> tuple[Path, 
 
 
 class Sizes(NamedTuple):
-    """How much of a history a conversation names, and what its ground truth is: see `config.Interactions`."""
+    """How many of the most recent items a conversation names, and how many of the next liked ones are ground truth."""
 
-    min_liked: int
-    max_liked: int
-    max_disliked: int
-    num_truths: int
-    window_days: float | None
     prompts_per_user: int
+    min_liked: int = 2
+    max_liked: int = 6
+    max_disliked: int = 2
+    num_truths: int = 5
 
     def num_prompts(self, likes: np.ndarray) -> np.ndarray:
         """Return how many conversations users with so many liked items give, at most. Shape: that of `likes`."""
@@ -92,8 +91,8 @@ def moments(
 ) -> Iterator[Moment]:
     """Yield the moments that one user is asked about, drawn among those with enough liked items before and one after.
 
-    Named are the last liked and disliked items before, the ground truth is the next liked ones, within the window and
-    the period of the first. The history, the indices of `items`, is in order of time. Shapes: (n,), all four.
+    Named are the last liked and disliked items before, the ground truth is the next liked ones, within the period of
+    the first. The history, the indices of `items`, is in order of time. Shapes: (n,), all four.
     """
     likes, dislikes = np.flatnonzero(is_liked), np.flatnonzero(~is_liked)
     cuts = np.arange(sizes.min_liked, len(likes))
@@ -101,8 +100,6 @@ def moments(
         first = likes[cut]
         truths = _once(likes[cut:], items)[: sizes.num_truths]
         within = periods[truths] == periods[first]
-        if sizes.window_days is not None:
-            within &= times[truths] <= times[first] + sizes.window_days * 86_400
         number = int(rng.integers(sizes.min_liked, sizes.max_liked + 1))
         num_disliked = int(rng.integers(0, sizes.max_disliked + 1))
         liked = _once(likes[:cut][::-1], items)
@@ -181,7 +178,6 @@ def read_interactions(
     liked: float | list[str],
     disliked: float | list[str] | None,
     max_prompts: int,
-    genres: str,
     split_days: Sequence[datetime.date],
     domain: tuple[str, str],
     seed: int,
@@ -192,7 +188,7 @@ def read_interactions(
     """Return the catalog and the canonical rows: one row for each moment at which a user is asked.
 
     `log` and `catalog` are the names of their files (None: known names), `liked` and `disliked` the thresholds or
-    events of `read_log`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
+    events of `read_log`. No ground truth crosses the beginning of one of the
     `split_days` (in UTC), so none reaches into a later split. `domain` has the words for one item and for several. With
     `repeats`, an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
     `InputError` if a file cannot be read, and if there is no row.
@@ -205,7 +201,7 @@ def read_interactions(
     if not repeats:
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
-    of_item = [item.metadata.get(genres, "").split(", ") if item.metadata.get(genres) else [] for item in items.items]
+    of_item = [genres.split(", ") if (genres := item.metadata.get("genres")) else [] for item in items.items]
     rows = []
     for (user,), history in taken.group_by("user", maintain_order=True):
         rng = user_rng(seed, str(user))

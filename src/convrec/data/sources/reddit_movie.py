@@ -26,6 +26,7 @@ from convrec.project.errors import InputError
 from convrec.project.paths import regular
 
 NAMES = "id2name.json"
+MIN_UPVOTES = 1  # answers with fewer are not ground truth
 _MENTION = re.compile(r"tt[0-9]+")
 _USED = ("turn_id", "conv_id", "is_seeker", "utc_time", "upvotes", "processed", "context_turn_ids")
 _LITERAL = re.compile(r"""\s*\[\s*['"]""")
@@ -131,11 +132,11 @@ def _messages(turns: list[_Turn], films: Mapping[str, Item]) -> list[dict[str, s
 
 
 def _raw_rows(
-    turns: dict[str, _Turn], films: Mapping[str, Item], min_upvotes: int, quarantine: Quarantine
+    turns: dict[str, _Turn], films: Mapping[str, Item], quarantine: Quarantine
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of the recommenders' turns that name items which their context does not name."""
     for turn_id, turn in turns.items():
-        if turn.role == "user" or turn.upvotes is None or turn.upvotes < min_upvotes:
+        if turn.role == "user" or turn.upvotes is None or turn.upvotes < MIN_UPVOTES:
             continue
         above = [turns[above_id] for above_id in turn.path if above_id in turns]
         seen = {film: None for one in above for film in one.films}
@@ -164,10 +165,10 @@ def _item(film: Item | str) -> dict[str, Any]:
     return {"id": film} if isinstance(film, str) else {"title": film.title, "year": film.year}
 
 
-def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int) -> Source:
+def read_reddit_movie(folder: Path, quarantine: Quarantine) -> Source:
     """Return the catalog and the canonical rows in the order of time.
 
-    Each turn of a recommender with at least `min_upvotes` that names films which its context has not named gives a
+    Each turn of a recommender with at least `MIN_UPVOTES` that names films which its context has not named gives a
     row: the turns of its context as messages, those films as ground truth, the films of the context as seen, its
     day in UTC as date, and the seeker who speaks first as user. Rows that share a prompt share its `prompt_id`. The
     rows are the same whatever the order of files and rows. What cannot be used is added to `quarantine`.
@@ -175,10 +176,10 @@ def read_reddit_movie(folder: Path, quarantine: Quarantine, *, min_upvotes: int)
     """
     catalog, films = _films(folder, quarantine)
     turns = _turns(folder, films, quarantine)
-    rows = usable_rows(_raw_rows(turns, films, min_upvotes, quarantine), catalog, quarantine)
+    rows = usable_rows(_raw_rows(turns, films, quarantine), catalog, quarantine)
     if not rows:
         raise InputError(
-            f"data.path = {str(folder)!r}: no recommender's turn of at least {min_upvotes} upvotes names a new film "
-            f"of the catalog ({quarantine.summary() or 'no row was left out'}); check the files and data.min_upvotes"
+            f"data.path = {str(folder)!r}: no recommender's turn of at least {MIN_UPVOTES} upvotes names a new film "
+            f"of the catalog ({quarantine.summary() or 'no row was left out'}); check the files"
         )
     return Source(catalog, pd.DataFrame(rows))

@@ -156,11 +156,11 @@ def _raw_rows(
                     hated.setdefault(item["title"], item)
 
 
-def _own_splits(dialogues: Sequence[tuple[str, int | str]], validation_share: float, test_share: float) -> pd.Series:
+def _own_splits(dialogues: Sequence[tuple[str, int | str]], held_out_share: float) -> pd.Series:
     """Return the split of each dialogue, given as file and id, by id: that of its file.
 
     Where a file is absent, its split is the last dialogues of the training file, those of test after those of
-    validation, in these shares.
+    validation, each with this share.
     """
     files = {"train_data.jsonl": "train", "valid_data.jsonl": "validation", "test_data.jsonl": "test"}
     splits = pd.Series([files.get(file) for file, _ in dialogues], index=[str(own) for _, own in dialogues])
@@ -168,9 +168,9 @@ def _own_splits(dialogues: Sequence[tuple[str, int | str]], validation_share: fl
     if not len(train):
         raise InputError("data.redial.own_splits = true: no train_data.jsonl with dialogues in data.path; give false")
     end = len(train)
-    for name, share in (("test", test_share), ("validation", validation_share)):
+    for name in ("test", "validation"):
         if not (splits == name).any():
-            start = end - round(share * len(train))
+            start = end - round(held_out_share * len(train))
             splits.iloc[train[max(start, 0) : end]] = name
             end = start
     return splits
@@ -182,8 +182,7 @@ def read_redial(
     *,
     ground_truth: str = "liked",
     own_splits: bool = False,
-    validation_share: float = 0.1,
-    test_share: float = 0.1,
+    held_out_share: float = 0.1,
 ) -> Source:
     """Return the catalog and the canonical rows.
 
@@ -205,5 +204,5 @@ def read_redial(
     if not own_splits:
         return Source(catalog, found)
     files = [(source.rpartition(":")[0], dialogue.id) for source, dialogue in dialogues.items()]
-    splits = _own_splits(files, validation_share, test_share)
+    splits = _own_splits(files, held_out_share)
     return Source(catalog, found, splits=found["conversation_id"].map(splits[~splits.index.duplicated()]))

@@ -32,6 +32,7 @@ STATED_DECADE = 0.75  # share of users who want a decade
 STATED_GENRE, STATED_THEME = 0.9, 0.95  # shares of the genres and themes of a taste that a request names
 HIDDEN_SIZE = 4  # dimensions of the taste that users never put into words
 CHANGED = 0.25  # share of users who change their mind
+FIRST_MONTH = "2022-01"
 SHIFT_MONTH = 3  # the first month of the new audience, counted from 0
 KEPT = 0.2  # correlation of a film's popularity before and after
 DRIFT = 0.05  # monthly step of each film's popularity
@@ -227,12 +228,11 @@ def read_synthetic(
     *,
     seed: int,
     num_conversations: int,
-    first_month: str,
     num_months: int,
     list_length: int,
 ) -> Source:
     """Return the embedded catalog, simulated conversations about it, and the world behind them; reads no folder."""
     catalog = embedded_catalog(quarantine)
-    months = [str(month) for month in pd.period_range(first_month, periods=num_months, freq="M")]
+    months = [str(month) for month in pd.period_range(FIRST_MONTH, periods=num_months, freq="M")]
     rows, world = simulate(catalog, seed, num_conversations, months, list_length)
     return Source(catalog, rows, world=world)

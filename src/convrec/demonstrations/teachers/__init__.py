@@ -56,7 +56,6 @@ class Setting:
     conversations: Sequence[str]
     domain: Mapping[str, str]
     prompts: Path
-    candidates_per_call: int
     calls: Path
     world: Path
     num_months: int

@@ -20,6 +20,7 @@ from convrec.project.paths import regular
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 4096  # conversations whose candidates are rated together; their prompts are in memory
+CANDIDATES_PER_CALL = 50
 PASSAGES, PASSAGE_LENGTH = 3, 300  # of what people wrote about an item: how many, and their characters
 _MAX_LENGTH = 1000
 _UNKNOWN = re.compile(r"\bunknown\b", re.IGNORECASE)
@@ -39,7 +40,7 @@ def make(setting: Setting) -> Teacher:
     options = {name: value for name, value in setting.options.items() if name != "kind"}
     chat = ChatClient(CallStore(setting.calls), **options)
     prompts = Prompts(setting.prompts, setting.domain)
-    return LLMTeacher(chat, prompts, setting.catalog, setting.candidates_per_call, setting.conversations)
+    return LLMTeacher(chat, prompts, setting.catalog, setting.conversations)
 
 
 class Prompts:
@@ -94,21 +95,13 @@ def find_passages(titles: Iterable[str], texts: Iterable[str]) -> dict[str, list
 
 
 class LLMTeacher(Teacher):
-    """A chat model behind a `ChatClient`; one call rates `candidates_per_call` candidates.
+    """A chat model behind a `ChatClient`; one call rates `CANDIDATES_PER_CALL` candidates.
 
     Every answer is kept by the client, so an item of a later catalog version that was described is not asked again.
     """
 
-    def __init__(
-        self,
-        chat: ChatClient,
-        prompts: Prompts,
-        catalog: Catalog,
-        candidates_per_call: int,
-        conversations: Sequence[str] = (),
-    ):
-        self._chat, self._prompts, self._catalog = chat, prompts, catalog
-        self._candidates_per_call, self._conversations = candidates_per_call, conversations
+    def __init__(self, chat: ChatClient, prompts: Prompts, catalog: Catalog, conversations: Sequence[str] = ()):
+        self._chat, self._prompts, self._catalog, self._conversations = chat, prompts, catalog, conversations
 
     def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         prompts = [
@@ -124,8 +117,8 @@ class LLMTeacher(Teacher):
             for row in range(start, min(start + ROWS_AT_ONCE, len(rows))):
                 conversation = transcript(rows[row]["messages"])
                 real = candidates[row][candidates[row] >= 0]
-                for first in range(0, len(real), self._candidates_per_call):
-                    part = real[first : first + self._candidates_per_call]
+                for first in range(0, len(real), CANDIDATES_PER_CALL):
+                    part = real[first : first + CANDIDATES_PER_CALL]
                     numbered = "\n".join(f"{n}. {self._catalog.items[i]}" for n, i in enumerate(part, start=1))
                     prompts.append(self._prompts.fill("judge", conversation=conversation, candidates=numbered))
                     places.append((row, slice(first, first + len(part))))

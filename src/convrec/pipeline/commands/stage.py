@@ -49,7 +49,7 @@ def run(stage: str) -> int | None:
     from convrec.project.graph import missing_inputs
 
     params = load_params()
-    section = getattr(params, stage)
+    section: Any = getattr(params, stage, None)
     if "RANK" not in os.environ:
         nodes = read_nodes()
         _check_nodes(stage, section, nodes)
@@ -73,7 +73,7 @@ def run(stage: str) -> int | None:
     with recorded(stage, paths.record(stage)) as writer:
         from convrec.registry.tracking import shown_uri, stage_run
 
-        values = {"common": params.common.model_dump(), stage: section.model_dump()}
+        values = {"common": params.common.model_dump(), **({stage: section.model_dump()} if section else {})}
         with stage_run(stage, values, params.tags()) as run:
             writer.update(run_id=run.run_id, tracking_uri=shown_uri())
             _work(stage, params, paths, run)
@@ -120,7 +120,7 @@ def _stop(number: int, _frame: Any) -> None:
     raise Stopped(f"stopped by {signal.Signals(number).name}; start again to go on")
 
 
-def _check_nodes(stage: str, section: "Section", nodes: Nodes) -> None:
+def _check_nodes(stage: str, section: "Section | None", nodes: Nodes) -> None:
     """Raise `InputError` if this stage does not run on this node, or not on several."""
     from convrec.project.config.training import Training
 

@@ -65,22 +65,20 @@ def _make_embedded(params: Params, paths: Paths, catalog: Catalog, record: Run) 
     key = training_key("base_model", params, [paths.catalog, paths.split("train")])
     folder = training_folder("base_model", key)
     history = HistoryCallback(folder / "history.jsonl", record.log_metrics)
-    if config.num_train_epochs:
+    if config.conversations:
         saved = finished_model(folder, key) or train_sft(
             model,
             tokenizer,
             Dataset.from_dict({"input_ids": texts, "labels": texts}),
             folder,
             [history],
-            num_train_epochs=config.num_train_epochs,
+            num_train_epochs=1,
             checkpoint_step=None,
             max_length=512,
             seed=common.seed,
             device=common.device,
             bf16=False,
             learning_rate=1e-3,
-            lr_scheduler_type="cosine",
-            warmup_steps=0.05,
             weight_decay=0.0,
             per_device_train_batch_size=8,
             gradient_accumulation_steps=1,
@@ -128,7 +126,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         _copy_pretrained(params, paths, catalog)
     if params.rank_grpo.constrained and params.rank_grpo.start == "sft":  # that stage comes hours later
         tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=params.base_model.trust_remote_code)
-        trie, length = catalog_trie(catalog, tokenizer), params.rank_grpo.max_completion_length
-        require_length("rank_grpo.max_completion_length", length, trie, params.common.list_length)
+        trie, length = catalog_trie(catalog, tokenizer), params.common.max_completion_length
+        require_length("common.max_completion_length", length, trie, params.common.list_length)
     num_bytes = sum(file.stat().st_size for file in paths.model("base").glob("*.safetensors"))
     write_json(paths.metrics("base_model"), {"megabytes": num_bytes / 1e6})

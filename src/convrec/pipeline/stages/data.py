@@ -26,6 +26,7 @@ from convrec.registry.tracking import Run
 
 logger = logging.getLogger(__name__)
 
+SIMILARITY = 0.8  # prompts at or above this similarity are nearly the same
 TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
 OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
 _EXAMPLES = 3  # of ground truth outside the catalog
@@ -37,7 +38,7 @@ def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
         return False
     if (rows["date"] == "").all():
         logger.warning(
-            "no row has a date: rows are split by person, by data.validation_share and data.test_share; "
+            "no row has a date: rows are split by person, by data.held_out_share; "
             "data.validation_period and data.test_period are ignored"
         )
         return False
@@ -60,7 +61,7 @@ def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, se
         if unused:
             logger.info("%d rows are not in the periods of the splits and are not used", unused)
         return splits
-    return split_by_person(rows, config.validation_share, config.test_share, seed)
+    return split_by_person(rows, config.held_out_share, seed)
 
 
 def _read_sources(params: Params, quarantine: Quarantine) -> Source:
@@ -110,7 +111,7 @@ def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, p
     )
     splits = _split(source, rows, by_period, config, params.common.seed)
     held_out = {name: splits[name] for name in ("validation", "test")}
-    leaks = find_leaks(splits["train"], held_out, config.checks.similarity, TEMPLATE_SHARE)
+    leaks = find_leaks(splits["train"], held_out, SIMILARITY, TEMPLATE_SHARE)
     problems["leaks"] = sum(leak is not None for leak in leaks)
     if config.checks.leaks == "drop":
         splits["train"] = drop_leaks(splits["train"], leaks, quarantine)
@@ -168,7 +169,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     merged = quarantine.reasons()["catalog", DUPLICATE]
     if quarantine.rows:
         logger.info("left out, see %s: %s", paths.quarantine, quarantine.summary())
-    quarantine.check(params.data.max_quarantined, paths.quarantine)
+    quarantine.check(paths.quarantine)
     write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
         write_conversations(rows, paths.split(name))

@@ -50,7 +50,6 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
         conversations=conversations,
         domain=common.domain.model_dump(),
         prompts=Path(config.prompts),
-        candidates_per_call=config.reflect.candidates_per_call,
         calls=paths.calls,
         world=paths.world,
         num_months=params.data.synthetic.num_months,
@@ -67,9 +66,6 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
         embedder,
         Grounder(catalog),
         list_length=common.list_length,
-        conversation_weight=config.remap.conversation_weight,
-        judged=config.reflect.top,
-        gamma=config.reflect.gamma,
         device=device,
     )
 

@@ -12,7 +12,7 @@ from convrec.data.conversations import read_rows, write_rows
 from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, kept_baselines
 from convrec.evaluation.beyond_accuracy import describe_lists, mentions
-from convrec.evaluation.comparison import KEYS, Interval, mean_intervals, ratio_interval
+from convrec.evaluation.comparison import KEYS, SAMPLES, Interval, mean_intervals, ratio_interval
 from convrec.evaluation.evaluation import Evaluation, ScoredLists
 from convrec.evaluation.headline import headline_metrics
 from convrec.evaluation.slices import slice_rows, slice_scores
@@ -64,11 +64,11 @@ def _system_lists(
             )
 
 
-def _intervals(scores: pd.DataFrame, samples: int, seed: int) -> dict[str, Interval]:
+def _intervals(scores: pd.DataFrame, seed: int) -> dict[str, Interval]:
     """Return every metric's mean with its interval; the popularity lift is a ratio of two of them."""
     names = [name for name in scores if name not in (*KEYS, "truth_popularity")]
-    intervals = mean_intervals(scores, names, samples, seed)
-    lift = ratio_interval(scores, "popularity", "truth_popularity", samples, seed)
+    intervals = mean_intervals(scores, names, SAMPLES, seed)
+    lift = ratio_interval(scores, "popularity", "truth_popularity", SAMPLES, seed)
     return intervals if lift is None else {**intervals, "popularity_lift": lift}
 
 
@@ -98,7 +98,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     for system, lists in _system_lists(params, paths, evaluation, baselines):
         described = describe_lists(evaluation.items(lists.texts), rows, counts, vectors, catalog)
         scores = pd.concat([lists.scores, described], axis=1)
-        intervals = _intervals(scores, config.bootstrap_samples, common.seed)
+        intervals = _intervals(scores, common.seed)
         means = {name: interval.mean for name, interval in intervals.items()} | evaluation.of_all_lists(lists.texts)
         tables[system] = scores
         truncated.append(lists.truncated_share)
@@ -117,7 +117,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
             gains[f"{system}_over_{other}"] = evaluation.gain(tables[system], tables[other], headline)._asdict()
     shown = [f"recall_at_{max(common.cutoffs)}", headline]
     kinds = slice_rows(rows, counts, catalog)
-    metrics["slices"] = slice_scores(tables, kinds, shown, config.bootstrap_samples, common.seed)
+    metrics["slices"] = slice_scores(tables, kinds, shown, common.seed)
     metrics[f"paired_{headline}"] = gains
     record.log_results("evaluate", headline_metrics(metrics, headline), metrics, paths, "test/")
     write_plot(paths.plot("systems"), plot)

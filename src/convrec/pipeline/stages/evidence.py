@@ -24,9 +24,8 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the evidence with the weights that suit it without a model."""
     embedder, device = params.evidence_embedder(), pick_device(params.common.device)
     train, validation = (read_rows(paths.split(name)) for name in ("train", "validation"))
-    make, sizes = partial(make_embedder, **embedder, device=device), params.evidence.model_dump()
-    catalog = Catalog.read(paths.catalog)
-    options: dict[str, Any] = {"catalog": catalog, "embedder": make, "device": device, **sizes}
+    make = partial(make_embedder, **embedder, device=device)
+    options: dict[str, Any] = {"catalog": Catalog.read(paths.catalog), "embedder": make, "device": device}
     evidence, parts = Evidence.fit(train, **options), CrossFitted.fit(train, **options)
     guide = Guidance.fit(evidence, parts, train, params.common.list_length, embedder)
     guide.save_training(paths.evidence)

@@ -44,13 +44,15 @@ from convrec.training.launch import is_main_process
 from convrec.training.rl.arguments import RankGRPOConfig
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.preferences import PreferenceTrainer
-from convrec.training.rl.rewards import REWARDS
+from convrec.training.rl.rewards import REWARDS, RankReward
 from convrec.training.rl.samples import SampleCallback
 from convrec.training.rl.trainer import RankGRPOTrainer
 from convrec.training.stopping import stoppable
 from convrec.training.validation import make_measure
 
 logger = logging.getLogger(__name__)
+
+SAMPLE_STEPS = 30  # between sample lists of one group
 
 
 def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Dataset, list[Row]]:
@@ -98,33 +100,34 @@ class _Guided:
 
 
 def _rewards(config: Rewards, catalog: Catalog, num_ranks: int) -> tuple[list[Any], list[float]]:
-    """Return the reward functions and their weights; relevance is always there, for the record."""
-    weights = {name: getattr(config, name) for name in REWARDS}
-    functions: list[tuple[Any, float]] = [
-        (REWARDS[name](catalog, num_ranks), weight) for name, weight in weights.items() if weight or name == "relevance"
+    """Return the reward functions and their weights; those of relevance and of the model are 1."""
+    functions: list[tuple[Any, float]] = [(RankReward(catalog, num_ranks), 1.0)]
+    functions += [
+        (kind(catalog, num_ranks), weight) for name, kind in REWARDS.items() if (weight := getattr(config, name))
     ]
     if config.model:
-        functions.append((config.model, config.model_weight))
+        functions.append((config.model, 1.0))
     return [function for function, _ in functions], [weight for _, weight in functions]
 
 
 def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> RankGRPOConfig:
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
-    optimization = config.model_dump(include=set(Optimization.model_fields))
-    as_named = {"num_train_epochs", "num_iterations", "epsilon", "epsilon_high", "delta", "temperature"}
-    as_named |= {"overflow_penalty", "early_eos_penalty", "exact_eos_reward", "aggregation", "normalization"}
-    as_named |= {"max_completion_length", "decay_step", "decayed_learning_rate"}
-    as_named |= {"vllm_gpu_memory_utilization", "vllm_server_base_url"}
-    own: dict[str, Any] = config.model_dump(include={"algorithm", "returns", "return_gamma", "beta"})
-    if config.algorithm == "dpo":  # a list is one unit, as in GRPO
+    optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
+    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "delta"}
+    as_named |= {"decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization", "vllm_server_base_url"}
+    own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
+    own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
+    if config.algorithm == "dpo":  # a list is one unit, as in GRPO; beta as published
         preferences = config.preferences
-        own = {"algorithm": "grpo", "beta": preferences.beta or (0.1 if preferences.negatives == 1 else 1.0)}
+        own = {"algorithm": "grpo", "beta": 0.1 if preferences.negatives == 1 else 1.0}
         optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
     return RankGRPOConfig(
         num_generations=config.group_size,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
+        max_completion_length=common.max_completion_length,
+        logging_steps=1,
         reward_weights=reward_weights,
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
@@ -141,18 +144,21 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
 def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) -> None:
     """Lower `max_steps`, if there is one, to the steps of `num_train_epochs` over the prompts, at least one."""
     lists = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size * config.num_iterations / lists)
+    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size / lists)
     if by_epochs < arguments.max_steps:
         arguments.max_steps = max(1, by_epochs)
         epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
         logger.info("%d of rank_grpo.max_steps = %d steps: %s", arguments.max_steps, config.max_steps, epochs)
 
 
-def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -> tuple[Path, Any]:
+def align(
+    params: Params, paths: Paths, start: str, folder: Path, record: Run, keep_last: bool = False
+) -> tuple[Path, Any]:
     """Train from `start` in `folder`, resuming what is there; return the chosen checkpoint and the tokenizer.
 
-    The checkpoint is the best or the last one. If none is better than the start, the start is written as
-    `checkpoint-0`, and is the best. The folder's `history.jsonl` holds every logged metric, `samples/` some rollouts.
+    The checkpoint is the best one, or the last with `keep_last`. If none is better than the start, the start is
+    written as `checkpoint-0`, and is the best. The folder's `history.jsonl` holds every logged metric, `samples/`
+    some rollouts.
     """
     config, common = params.rank_grpo, params.common
     catalog = Catalog.read(paths.catalog)
@@ -170,7 +176,7 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
     own = prepare_folder(folder)
     prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
     guidance = None
-    if config.constrained and config.guided:
+    if config.constrained:
         guidance = Guidance.load(paths.guidance, catalog, training=paths.evidence)
     dataset, rows = _dataset(params, paths, prompts)
     _limit_steps(arguments, config, len(dataset))
@@ -205,25 +211,25 @@ def align(params: Params, paths: Paths, start: str, folder: Path, record: Run) -
         trie,
         guidance.log_weights if guidance else None,
         config.per_device_train_batch_size,
-        config.max_completion_length,
+        common.max_completion_length,
         common.repetition_penalty,
         common.list_length,
         common.cutoffs,
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
-    sampled = (config.sample_steps, config.group_size, folder / "samples")
+    sampled = (SAMPLE_STEPS, config.group_size, folder / "samples")
     trainer.add_callback(
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )
     trainer.add_callback(CompletionCallback())
     if own is None or not has_ended(own):
-        with stoppable(trainer, every=config.num_iterations):
+        with stoppable(trainer):
             trainer.train(resume_from_checkpoint=str(own) if own else None)
     trainer.accelerator.wait_for_everyone()  # until the first process has completed the last checkpoint
     checkpoints = complete_checkpoints(folder)
     last = max(checkpoints)
-    best = best_step(folder) if config.output_checkpoint == "best" else last
+    best = last if keep_last else best_step(folder)
     if best == 0:
         logger.warning("no checkpoint has a better validation %s than step 0: the start remains the model", metric)
         checkpoints[0] = folder / "checkpoint-0"
@@ -272,7 +278,7 @@ def key_of(params: Params, paths: Paths, start: str | None = None) -> Key:
     """Return the key of a training with these parameters, start and the present inputs."""
     config, start = params.rank_grpo, start or find_start(params, paths)
     guidance: list[Path] = []
-    if config.constrained and config.guided:
+    if config.constrained:
         guidance = [*paths.guidance.glob("*"), *paths.evidence.rglob("*.safetensors")]
     splits = [paths.split(name) for name in ("train", "validation")]
     rewards = Path(config.rewards.model or "-")  # a folder, or a name of the hub

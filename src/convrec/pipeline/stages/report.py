@@ -28,6 +28,8 @@ from convrec.project.paths import Path, Paths
 from convrec.project.results import read_json
 from convrec.registry.tracking import Run, file_md5, flatten, git_state
 
+EXAMPLES = 6  # first test prompts shown with their lists
+FAILURES = 6  # worst test rows of Rank-GRPO, shown with their lists
 DEMONSTRATION_EXAMPLES = 2  # validation prompts whose lists are shown after each step
 
 
@@ -66,7 +68,7 @@ def _column(frame: pd.DataFrame, name: str) -> dict[str, str]:
 
 
 def _failures(
-    rows: list[Row], lists: dict[str, dict[str, str]], hits: dict[str, np.ndarray], number: int, catalog: Catalog
+    rows: list[Row], lists: dict[str, dict[str, str]], hits: dict[str, np.ndarray], catalog: Catalog
 ) -> tuple[list[Example], tuple[int, int]]:
     """Return the rows of Rank-GRPO with the lowest NDCG, those of one NDCG by what SFT's lists were better.
 
@@ -75,7 +77,7 @@ def _failures(
     num_ranks, num_truths = hits["rank_grpo"].shape[1], np.array([len(row["groundtruth"]) for row in rows])
     scores = {system: ndcg(hits[system], num_truths, num_ranks) for system in COMPARED}
     examples = []
-    for place in worst_rows(scores["rank_grpo"], scores["sft"], [row["prompt_id"] for row in rows], number):
+    for place in worst_rows(scores["rank_grpo"], scores["sft"], [row["prompt_id"] for row in rows], FAILURES):
         row, accepted = rows[place], truths(rows[place])
         judged = {
             name: judge_lines(texts[row["prompt_id"]], [accepted], row["seen_titles"], catalog, num_ranks)
@@ -93,7 +95,6 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
     validated = read_prompts(paths.split("validation"), params.rank_grpo.validation_prompts)
-    samples, seed = params.evaluate.bootstrap_samples, params.common.seed
     lists = {
         system: _column(pd.read_parquet(paths.predictions / f"{system}.parquet"), "response") for system in COMPARED
     }
@@ -103,7 +104,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     demonstrated = pd.read_parquet(paths.demonstration("validation"))
     steps = {step: _column(demonstrated, column) for step, column in STEP_COLUMNS.items()}
     shown = _examples(read_rows(paths.split("validation")), steps, DEMONSTRATION_EXAMPLES, catalog, num_ranks)
-    failures, without_hit = _failures(rows, lists, hits, params.report.num_failures, catalog)
+    failures, without_hit = _failures(rows, lists, hits, catalog)
     page = render_report(
         parameters=flatten(params.model_dump()),
         code=git_state(),
@@ -114,9 +115,9 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         training={stage: read_json(paths.metrics(stage)) for stage in ("sft", "rank_grpo")},
         evaluation=evaluation,
         plots={name: _read_plot(paths.plot(name)) for name in PLOTS},
-        ranks={system: rank_intervals(values, persons, samples, seed) for system, values in hits.items()},
+        ranks={system: rank_intervals(values, persons, params.common.seed) for system, values in hits.items()},
         validated=(len(validated[0]), len(validated[1])),
-        examples=_examples(rows, lists, params.report.num_examples, catalog, num_ranks),
+        examples=_examples(rows, lists, EXAMPLES, catalog, num_ranks),
         failures=failures,
         without_hit=without_hit,
         demonstration_examples=shown,

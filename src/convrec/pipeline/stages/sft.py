@@ -109,7 +109,7 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
             catalog_trie(catalog, tokenizer) if params.evaluate.constrained else None,
             None,
             config.per_device_train_batch_size,
-            params.evaluate.max_completion_length,
+            common.max_completion_length,
             common.repetition_penalty,
             common.list_length,
             common.cutoffs,
@@ -131,7 +131,7 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
         lists=ListCollator(lines, tokenizer.eos_token_id, common.list_length, config.demonstration_weight, common.seed),
         validate=None if config.checkpoint_step or not config.validation_prompts else validate,
         peft_config=adapters,
-        **config.model_dump(include=set(Optimization.model_fields)),
+        **config.model_dump(include={*Optimization.model_fields, "weight_decay", "logging_steps"}),
     )
     return saved, tokenizer
 

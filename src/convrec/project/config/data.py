@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import LARGEST, FileBelow, Month, Section, Share, Whole
+from convrec.project.config.base import FileBelow, Section, Share, Whole
 from convrec.project.config.period import PeriodText
 
 
@@ -13,7 +13,6 @@ class Synthetic(Section):
     """The embedded world's size and period."""
 
     num_conversations: int = Field(ge=30, le=1_000_000)
-    first_month: Month
     num_months: int = Field(ge=3, le=120)
 
 
@@ -27,7 +26,6 @@ class Checks(Section):
     seen_truth: Policy
     duplicate_rows: Policy
     leaks: Policy
-    similarity: Share = Field(ge=0.5)
 
 
 class Columns(Section):
@@ -46,19 +44,11 @@ class Interactions(Section):
     columns: Columns
     liked: float | Annotated[list[str], Field(min_length=1)]
     disliked: float | list[str] | None
-    min_liked: int = Field(ge=1, le=100)
-    max_liked: int = Field(ge=1, le=100)
-    max_disliked: int = Field(ge=0, le=100)
-    num_truths: int = Field(ge=1, le=1000)
-    window_days: float | None = Field(gt=0)
     prompts_per_user: Whole = Field(ge=1)
     max_prompts: int = Field(ge=1, le=10_000_000)
-    genres: str
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "Interactions":
-        if self.min_liked > self.max_liked:
-            raise ValueError(f"min_liked = {self.min_liked} is more than max_liked = {self.max_liked}; lower it")
         if self.disliked is not None and isinstance(self.liked, list) != isinstance(self.disliked, list):
             raise ValueError("liked and disliked: both are ratings, or both lists of events")
         if isinstance(self.liked, float) and isinstance(self.disliked, float) and self.disliked >= self.liked:
@@ -85,12 +75,9 @@ class Data(Section):
     catalog: FileBelow | None
     line_column: str | None
     title_form: Literal["NFC", "NFKC"]
-    min_upvotes: Whole = Field(ge=-LARGEST)
-    max_quarantined: Share
     validation_period: PeriodText | None
     test_period: PeriodText | None
-    validation_share: Share
-    test_share: Share
+    held_out_share: Share = Field(le=0.5)
     checks: Checks
     redial: Redial
     synthetic: Synthetic

@@ -1,17 +1,10 @@
-"""The sections `evidence` and `demonstrations`."""
+"""The section `demonstrations`."""
 
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from convrec.project.config.base import Month, Section, Share, Url, Whole
-
-
-class EvidenceStage(Section):
-    """Stage `evidence`: what training says about what people will like."""
-
-    neighbours: int = Field(ge=1, le=100_000)
-    kept: int = Field(ge=1, le=100_000)
 
 
 class TeacherParams(Section):
@@ -41,20 +34,6 @@ class EmbedderParams(Section):
     trust_remote_code: bool
 
 
-class Remap(Section):
-    """Remap: maps the teacher's titles to the catalog items that they name or resemble."""
-
-    conversation_weight: float = Field(ge=0)
-
-
-class Reflect(Section):
-    """Reflect: the judge's ratings (-2..2) of the best candidates."""
-
-    top: int = Field(ge=1, le=100_000)
-    gamma: float = Field(ge=0)
-    candidates_per_call: int = Field(ge=1, le=100_000)
-
-
 class Adjust(Section):
     """Adjust: the popularity correction s = w * s + b."""
 
@@ -70,7 +49,5 @@ class Demonstrations(Section):
     prompts: str
     teacher: TeacherParams
     embedder: EmbedderParams
-    remap: Remap
-    reflect: Reflect
     fit_prompts: Whole = Field(ge=0)
     adjust: Adjust

@@ -1,4 +1,4 @@
-"""params.yaml, read once, as frozen models: one section, one model, one stage. Imports no torch.
+"""params.yaml, read once, as frozen models, one for each section. Imports no torch.
 
 profiles/embedded.yaml explains each parameter; the models have its type and bounds.
 """
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from convrec.project.config.base import LEAST_PROMPT, Section, Unkeyed, Whole, validated
 from convrec.project.config.data import Data
-from convrec.project.config.demonstrations import Demonstrations, EvidenceStage
+from convrec.project.config.demonstrations import Demonstrations
 from convrec.project.config.rank_grpo import RankGRPO
 from convrec.project.config.training import SFT, BaseModelStage, GuidanceStage
 from convrec.project.yaml import read_yaml
@@ -49,6 +49,7 @@ class Common(Section):
     domain: Domain
     instruction: Annotated[str, AfterValidator(_instruction)] | None
     max_prompt_length: Annotated[int, Unkeyed("base_model")] = Field(ge=LEAST_PROMPT, le=1_000_000)
+    max_completion_length: Annotated[int, Unkeyed("base_model")] = Field(ge=8, le=1_000_000)
     repetition_penalty: Annotated[float, Unkeyed("base_model", "sft")] = Field(ge=1, le=10)  # of decoding
     recommend_seen: Annotated[bool, Unkeyed()]  # the rows have what follows from it
     item_tokens: Annotated[bool, Unkeyed("sft", "rank_grpo")]  # the model has them
@@ -74,17 +75,8 @@ class Evaluate(Section):
     batch_size: Whole = Field(ge=1)
     vllm_tensor_parallel_size: int = Field(ge=1, le=1024)
     vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
-    max_completion_length: int = Field(ge=8, le=1_000_000)
-    bootstrap_samples: int = Field(ge=100, le=100_000)
     constrained: bool
     max_prompts: Whole | None = Field(ge=1)
-
-
-class Report(Section):
-    """Stage `report`."""
-
-    num_examples: int = Field(ge=0, le=100)
-    num_failures: int = Field(ge=0, le=100)
 
 
 class Registry(Section):
@@ -98,14 +90,12 @@ class Params(Section):
 
     common: Common
     data: Data
-    evidence: EvidenceStage
     demonstrations: Demonstrations
     base_model: BaseModelStage
     sft: SFT
     guidance: GuidanceStage
     rank_grpo: RankGRPO
     evaluate: Evaluate
-    report: Report
     registry: Registry = Registry()
 
     @property
@@ -131,13 +121,8 @@ class Params(Section):
         words = {"domain": (common.domain.item, common.domain.items), "seed": common.seed}
         options: dict[str, dict[str, Any]] = {
             "synthetic": {**data.synthetic.model_dump(), "seed": common.seed, "list_length": common.list_length},
-            "redial": {
-                **data.redial.model_dump(),
-                "validation_share": data.validation_share,
-                "test_share": data.test_share,
-            },
+            "redial": {**data.redial.model_dump(), "held_out_share": data.held_out_share},
             "reddit": {"catalog": data.catalog},
-            "reddit_movie": {"min_upvotes": data.min_upvotes},
             "files": files,
             "interactions": {
                 **data.interactions.model_dump(),
@@ -152,11 +137,10 @@ class Params(Section):
 
     def list_settings(self) -> dict[str, Any]:
         """Return the arguments of `generation.lists.ListSettings`."""
-        shared = {"list_length", "max_prompt_length", "repetition_penalty", "recommend_seen"}
+        shared = {"list_length", "max_prompt_length", "max_completion_length", "repetition_penalty", "recommend_seen"}
         return {
             **self.common.model_dump(include=shared),
             "instruction": self.common.prompt_instruction,
-            "max_completion_length": self.evaluate.max_completion_length,
             "items": self.common.domain.items,
         }
 
@@ -178,7 +162,6 @@ class Params(Section):
             "settings": self.list_settings(),
             "engine": self.engine_options(),
             "cutoffs": self.common.cutoffs,
-            "samples": self.evaluate.bootstrap_samples,
             "seed": self.common.seed,
         }
 

@@ -12,18 +12,10 @@ BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and
 
 
 class Rewards(Section):
-    """The weights of the rewards, which are summed."""
+    """The weights of the rewards beside relevance, to which they are added."""
 
-    relevance: float = Field(ge=0)
     grounded: float = Field(ge=0)
     model: str | None
-    model_weight: float
-
-    @model_validator(mode="after")
-    def _some_rank_reward(self) -> "Rewards":
-        if not any(weight for name, weight in self if not name.startswith("model")):
-            raise ValueError("the weights of all rewards per rank are 0; set at least one, for instance relevance")
-        return self
 
 
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
@@ -32,7 +24,6 @@ Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", 
 class Preferences(Section):
     """Parameters of dpo, which compares a preferred list with `negatives` lists of the model."""
 
-    beta: float | None = Field(gt=0)
     learning_rate: Positive | None
     negatives: int = Field(ge=1, le=1023)
 
@@ -40,6 +31,7 @@ class Preferences(Section):
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
+    lr_scheduler_type: Literal["constant", "cosine", "linear"]
     max_steps: Whole | None = Field(ge=1)
     num_train_epochs: float = Field(gt=0)
     decay_step: Whole | None = Field(ge=1)
@@ -49,41 +41,27 @@ class RankGRPO(Training):
     start: Annotated[str, Unkeyed("base_model")] = Field(min_length=1)
     since: Month | None
     rewards: Rewards
-    returns: Literal["exp_inf", "exp", "log"]
-    return_gamma: float | None
+    returns: str = Field(pattern=r"^(exp_inf|log|exp:\d+(\.\d+)?)$")
     num_generations: int = Field(ge=2, le=1024)
-    num_iterations: Whole = Field(ge=1)
     beta: float = Field(ge=0)
     epsilon: Share | None
     epsilon_high: float | None = Field(ge=0)
     delta: float | None = Field(gt=1)
-    overflow_penalty: float = Field(le=0)
-    early_eos_penalty: float = Field(le=0)
-    exact_eos_reward: float | None = Field(ge=0)
-    aggregation: Literal["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"] | None
-    normalization: Literal["group", "within_list"]
-    temperature: Positive
-    max_completion_length: Annotated[int, Unkeyed("base_model")] = Field(ge=8, le=1_000_000)
     rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
-    guided: bool
     vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
     validation_steps: Whole = Field(ge=1)
     validation_prompts: Whole = Field(ge=1)
-    sample_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
-    output_checkpoint: Literal["best", "last"]
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
-        if self.returns == "exp" and not (self.return_gamma and self.return_gamma > 1):
-            raise ValueError(f"return_gamma = {self.return_gamma}; returns 'exp' need a value above 1")
+        if self.return_gamma is not None and self.return_gamma <= 1:
+            raise ValueError(f"returns = {self.returns!r}: GAMMA must be above 1")
         if (self.decay_step is None) != (self.decayed_learning_rate is None):
             raise ValueError("decay_step and decayed_learning_rate: give both or neither")
-        if self.decay_step is not None and (self.lr_scheduler_type != "constant" or self.warmup_steps):
-            raise ValueError(
-                "decay_step is a schedule of its own; set lr_scheduler_type to constant, warmup_steps to 0.0"
-            )
+        if self.decay_step is not None and self.lr_scheduler_type != "constant":
+            raise ValueError("decay_step is a schedule of its own; set lr_scheduler_type to constant")
         if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
             raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
         if self.lora is not None and self.lora.lora_dropout:
@@ -91,10 +69,6 @@ class RankGRPO(Training):
             raise ValueError(
                 f"lora.lora_dropout = {value}: sampling and scoring must use the same weights; set it to 0.0"
             )
-        for name in ("save_steps", "validation_steps"):
-            if getattr(self, name) % self.num_iterations:
-                given = f"{name} = {getattr(self, name)}"
-                raise ValueError(f"{given} is no multiple of num_iterations = {self.num_iterations}; no exact resume")
         if self.algorithm == "dpo":
             self._check_dpo()
         completions, factors = self.per_device_train_batch_size * self.gradient_accumulation_steps, ""
@@ -108,10 +82,12 @@ class RankGRPO(Training):
     @property
     def name(self) -> str:
         """The algorithm's name in `convrec compare`: grpo, rank_grpo:exp_inf, rank_grpo:exp:2.0."""
-        if self.algorithm not in BY_RANK:
-            return self.algorithm
-        gamma = f":{self.return_gamma}" if self.returns == "exp" else ""
-        return f"{self.algorithm}:{self.returns}{gamma}"
+        return f"{self.algorithm}:{self.returns}" if self.algorithm in BY_RANK else self.algorithm
+
+    @property
+    def return_gamma(self) -> float | None:
+        """The discount of the returns `exp`."""
+        return float(self.returns.removeprefix("exp:")) if self.returns.startswith("exp:") else None
 
     @property
     def group_size(self) -> int:
@@ -119,7 +95,7 @@ class RankGRPO(Training):
         return 1 + self.preferences.negatives if self.algorithm == "dpo" else self.num_generations
 
     def _check_dpo(self) -> None:
-        needed = {"constrained": True, "rollouts": "transformers", "num_iterations": 1, "launch": None}
+        needed = {"constrained": True, "rollouts": "transformers", "launch": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 given = f"{name} = {json.dumps(getattr(self, name))}"

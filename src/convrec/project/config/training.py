@@ -13,10 +13,9 @@ class EmbeddedModel(Section):
     vocab_size: int = Field(ge=300, le=1_000_000)
     hidden_size: int = Field(ge=32, le=65_536, multiple_of=32)
     num_hidden_layers: int = Field(ge=1, le=1000)
-    conversations: Whole = Field(ge=1)
+    conversations: Whole = Field(ge=0)
     catalog_pages: Whole | None = Field(ge=0)
     co_occurrence: bool
-    num_train_epochs: Whole = Field(ge=0)
 
 
 class BaseModelStage(Section):
@@ -41,12 +40,8 @@ class Optimization(Section):
     """Parameters of both training stages."""
 
     learning_rate: Positive
-    lr_scheduler_type: Literal["constant", "cosine", "linear"]
-    warmup_steps: float = Field(ge=0)
-    weight_decay: float = Field(ge=0)
     per_device_train_batch_size: Annotated[int, Unkeyed()] = Field(ge=1, le=65_536)  # see `Training.keyed`
     gradient_accumulation_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
-    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     save_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     gradient_checkpointing: Annotated[bool, Unkeyed()]
 
@@ -79,6 +74,8 @@ class Training(Optimization):
 class SFT(Training):
     """Stage `sft`: the negative log-likelihood of what people liked, and of demonstrations."""
 
+    weight_decay: float = Field(ge=0)
+    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     likes: bool
     lists: Literal["remap", "reflect", "collaborative", "adjust"]
     demonstration_weight: float = Field(ge=0)

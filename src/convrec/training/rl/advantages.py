@@ -1,32 +1,19 @@
 """Advantages of ranks."""
 
-from typing import Literal
-
 import torch
 
-Normalization = Literal["group", "within_list"]
 
-
-def rank_advantages(
-    returns: torch.Tensor,
-    num_generations: int,
-    normalization: Normalization = "group",
-    scale: bool = True,
-) -> torch.Tensor:
+def rank_advantages(returns: torch.Tensor, num_generations: int, scale: bool = True) -> torch.Tensor:
     """Return A_ik = (r_ik - mean) / (std + 1e-4) of Rank-GRPO (arXiv 2510.20150).
 
     Mean and standard deviation of rank k are those of the G lists of the same prompt, which must be consecutive rows.
-    `within_list` takes them over the ranks of one list instead. Without `scale`, only the mean is subtracted. If all
-    values are equal, the advantages are 0.
+    Without `scale`, only the mean is subtracted. If all values are equal, the advantages are 0.
 
-    Shape: returns and the result (B, N). Raises `ValueError` if `num_generations` (G) does not divide B, or
-    for an unknown normalization.
+    Shape: returns and the result (B, N). Raises `ValueError` if `num_generations` (G) does not divide B.
     """
     if returns.shape[0] % num_generations:
         raise ValueError(f"{returns.shape[0]} rows are not a multiple of num_generations = {num_generations}")
-    if normalization not in ("group", "within_list"):
-        raise ValueError(f"normalization = {normalization!r}; use 'group' or 'within_list'")
-    grouped = returns.view(-1, num_generations, returns.shape[1]) if normalization == "group" else returns
+    grouped = returns.view(-1, num_generations, returns.shape[1])
     centred = grouped - grouped.mean(dim=1, keepdim=True)
     if scale:
         deviation = centred.square().sum(dim=1, keepdim=True).div(max(grouped.shape[1] - 1, 1)).sqrt()

@@ -9,7 +9,6 @@ from transformers.utils import is_torch_bf16_gpu_available
 from trl import GRPOConfig
 
 from convrec.generation.trie import require_length
-from convrec.training.rl.advantages import Normalization
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.loss import Aggregation, Level
 from convrec.training.rl.rewards import RankRewardFunction, Returns
@@ -81,7 +80,6 @@ class RankGRPOConfig(GRPOConfig):
     num_ranks: int = 20  # N, the number of ranks in a list
     returns: Returns = "exp_inf"
     return_gamma: float | None = None  # discount of `exp` returns, above 1
-    normalization: Normalization = "group"
     level: Level | None = None  # unit of the ratio
     aggregation: Aggregation | None = None  # see `rank_grpo_loss`
     overflow_penalty: float = -0.1  # advantage of tokens past rank N

@@ -134,8 +134,8 @@ class GroundedReward(RankReward):
         return rows, {"lists/grounded": float(rows.sum(dim=1).mean())}
 
 
-# The rewards of ranks, by the fields of `Rewards` in `project/config/rank_grpo.py` that hold their weights.
-REWARDS: dict[str, type[RankReward]] = {"relevance": RankReward, "grounded": GroundedReward}
+# The other rewards of ranks, by the fields of `Rewards` in `project/config/rank_grpo.py` that hold their weights.
+REWARDS: dict[str, type[RankReward]] = {"grounded": GroundedReward}
 
 
 def completion_text(completion: Any) -> str:

@@ -286,7 +286,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         returns = rank_returns(self._relevance, args.returns, args.return_gamma) + self._scalars / args.num_ranks
         flat = returns.view(-1, num_generations, returns.shape[1])
         self.record_metrics({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
-        return rank_advantages(returns, num_generations, args.normalization, args.scale_rewards != "none")
+        return rank_advantages(returns, num_generations, args.scale_rewards != "none")
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Return TRL's batch with the ranks of the tokens (B, T) and the advantages of the ranks (B, N) added."""
