@@ -10,7 +10,6 @@ from convrec.project.errors import InputError
 
 COLUMNS = ("source", "row", "reason", "value")
 LEAKS = "train"  # source of the training rows that repeat held-out conversations; nothing is wrong with them
-MAX_SHARE = 0.2  # of the rows of a source; if more cannot be used, the stage `data` fails
 _LONGEST_VALUE = 500  # characters
 _SHOWN = 60  # characters of a value in an error
 
@@ -71,12 +70,13 @@ class Quarantine:
         number = Counter(row["source"] for row in self.rows)
         return {key: number[key] / max(self.num_read[key], number[key], 1) for key in sorted(number | self.num_read)}
 
-    def check(self, path: Path) -> None:
-        """Raise `InputError` if more than `MAX_SHARE` of a source's rows, but for leaks, is in the quarantine."""
+    def check(self, max_share: float, path: Path) -> None:
+        """Raise `InputError` if a larger share of the rows of any source, but for leaks, is in the quarantine."""
         for source, share in self.shares().items():
-            if share > MAX_SHARE and source != LEAKS:
+            if share > max_share and source != LEAKS:
                 number = sum(row["source"] == source for row in self.rows)
                 raise InputError(
                     f"{source}: {number} of {self.num_read[source]} rows cannot be used, a share of {share:.3f}, "
-                    f"above {MAX_SHARE} ({self.examples(source)}); look at {path}, then mend the files"
+                    f"above data.max_quarantined = {max_share} ({self.examples(source)}); look at {path}, then mend "
+                    "the files or raise the limit"
                 )

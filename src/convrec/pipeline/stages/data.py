@@ -169,7 +169,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     merged = quarantine.reasons()["catalog", DUPLICATE]
     if quarantine.rows:
         logger.info("left out, see %s: %s", paths.quarantine, quarantine.summary())
-    quarantine.check(paths.quarantine)
+    quarantine.check(params.data.max_quarantined, paths.quarantine)
     write_catalog(source.catalog, paths.catalog)
     for name, rows in splits.items():
         write_conversations(rows, paths.split(name))

@@ -75,6 +75,7 @@ class Data(Section):
     catalog: FileBelow | None
     line_column: str | None
     title_form: Literal["NFC", "NFKC"]
+    max_quarantined: Share
     validation_period: PeriodText | None
     test_period: PeriodText | None
     held_out_share: Share = Field(le=0.5)
