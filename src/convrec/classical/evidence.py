@@ -8,6 +8,7 @@ retrieves collaboratively for an LLM.
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -57,8 +58,10 @@ NEIGHBOURS = 200  # most similar training conversations, which vote
 KEPT = 200  # best items of a prompt that it prefers
 _SCALE = 1000.0  # log(1 + 1000 p) is log(p + 0.001) up to a constant
 _REQUESTS, _MOST_REQUESTS = 0.25, 10_000  # that the encoder learns, for each conversation, and at most
-# Nats of what is asked for and particular, of what is mentioned and few items fit, and of what fits all, where few do.
-_FIRST, _LEAD, _ALL, _FEW = 8.0, 3.0, 2.0, 24
+# Nats of what is asked for and particular, of what training does not teach (also where a title is liked), of what is
+# mentioned and few items fit, and of what fits all that is said.
+_FIRST, _UNTAUGHT, _LEAD, _ALL = 8.0, (6.0, 3.0), 4.0, 3.0
+_TAUGHT = 5  # conversations of training that prefer a value, from which it is taught what that says
 _DECAY = 0.25  # weight of a like in `recent`, for each month that it is older
 
 
@@ -92,13 +95,15 @@ def above_next(
 class _Settings(Saved):
     number: int = Field(ge=1, le=LARGEST)
     kept: int = Field(ge=1, le=LARGEST)
+    taught: frozenset[str]
 
 
 @dataclass
 class Evidence:
     """The evidence that training rows give about prompts: vectors of conversations and likes, no texts.
 
-    `number` conversations vote for a prompt, and `kept` items of it have a score by each kind that is a share.
+    `number` conversations vote for a prompt, and `kept` items of it have a score by each kind that is a share. `taught`
+    are the wishes that enough conversations prefer.
     """
 
     catalog: Catalog
@@ -107,6 +112,7 @@ class Evidence:
     encoder: Encoder
     number: int
     kept: int
+    taught: frozenset[str] = frozenset()
     device: str = "cpu"
     _recents: dict[int, np.ndarray] = field(default_factory=dict)  # the likes before a month, weighed
 
@@ -124,7 +130,9 @@ class Evidence:
         """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
         voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
         voters = replace(voters, vectors=as_saved(voters.vectors))
-        found = cls(catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, device)
+        found = cls(
+            catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, _taught(train, catalog), device
+        )
         words, liked = _with_requests(voters, catalog)
         named = Named.of(distinct_conversations(train), catalog).both
         named.resize(liked.shape[0], named.shape[1])  # requests name none
@@ -149,7 +157,7 @@ class Evidence:
             "people": np.array(list(likes.people), dtype=np.int64),
             "liked_in": compact(_places(likes.months)),
         }
-        settings = {"number": self.number, "kept": self.kept}
+        settings = {"number": self.number, "kept": self.kept, "taught": sorted(self.taught)}
         save_file(arrays, path, {"settings": json.dumps(settings)})
 
     @classmethod
@@ -186,7 +194,7 @@ class Evidence:
             matrix, months = moved(matrix, months, columns, len(catalog))
             encoder = encoder.moved(columns, len(catalog))
         voters, likes = Neighbours(made, vectors, liked, arrays["voters"]), Likes(matrix, people, months)
-        return cls(catalog, voters, likes, encoder, settings.number, settings.kept, device)
+        return cls(catalog, voters, likes, encoder, settings.number, settings.kept, settings.taught, device)
 
     def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Scores]:
         """Return the scores of the prompts by each kind of evidence. Shape: (B, C) each.
@@ -263,20 +271,21 @@ class Evidence:
     def firsts(self, prompts: Sequence[Row]) -> Scores:
         """Return the nats that put items before others, beside the fitted weights: those of what people mean.
 
-        What fits a soft wish comes first, where it is not kept. Where a conversation names no title that is liked, what
-        few items fit gets less, however it is said, and so do the few items that fit all that is said.
+        What fits a soft wish comes first, where it is not kept. The fit does not know what a value means that hardly a
+        conversation of training prefers, so it leads as well. Where a conversation names no title that is liked, what
+        few items fit leads, however it is said, and so does what fits all that is said.
         """
 
         def nats_of(row: Row) -> Iterator[tuple[str, np.ndarray, float]]:
             wanted, is_bare = self._wanted(row), not named_items(row, self.catalog)[0]
             for wish, fits in wanted:
-                is_lead = is_bare and is_rare(fits)
-                yield wish.text, fits, _FIRST if wish.is_soft else _LEAD if is_lead else 0.0
+                untaught = 0.0 if wish.text in self.taught else _UNTAUGHT[not is_bare]
+                lead = _LEAD if is_bare and is_rare(fits) else 0.0
+                yield wish.text, fits, _FIRST if wish.is_soft else max(untaught, lead)
             if is_bare and len(wanted) > 1:
                 used = [wish for wish in wishes_of(row, self.catalog) if wish.state in ("kept", "preferred")]
                 fits = np.logical_and.reduce([wish.fits for wish in used if wish.fits is not None])
-                if 0 < fits.sum() <= _FEW:
-                    yield " and ".join(wish.text for wish in used), fits, _ALL
+                yield " and ".join(wish.text for wish in used), fits, _ALL
 
         return self._fitting(prompts, nats_of)
 
@@ -334,6 +343,16 @@ class Evidence:
             embedder, vectors = self._texts
             queries["words"] = embedder.embed_conversations([transcript(row["messages"]) for row in prompts]), vectors
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
+
+
+def _taught(train: Sequence[Row], catalog: Catalog) -> frozenset[str]:
+    """Return the texts of the wishes that enough conversations of training prefer."""
+    said = Counter(
+        text
+        for row in distinct_conversations(train)
+        for text in {wish.text for wish in wishes_of(row, catalog) if _is_preferred(wish)}
+    )
+    return frozenset(text for text, number in said.items() if number >= _TAUGHT)
 
 
 def _is_preferred(wish: Wish) -> bool:
