@@ -142,7 +142,8 @@ def test_what_is_asked_for_and_particular_comes_first():
     catalog = Catalog([Item(f"Film {place}", 1990, {"star": stars[place % 3]}) for place in range(6)])
     said = ("films with Eve Stone", "I like Eve Stone", "hello")
     asked = [make_row(str(place), [], text) for place, text in enumerate(said)]
-    evidence = _evidence([make_row("x", [("Film 0", 1990), ("Film 4", 1990)], "war")], catalog)
+    liked = [("Film 0", 1990), ("Film 4", 1990)]
+    evidence = _evidence([make_row(f"x{n}", liked, "war, I like Eve Stone") for n in range(5)], catalog)
     total = _dense(Guidance(evidence, {"popularity": 1.0}, {}).total(asked))
     found = [np.argsort(-row, kind="stable")[:3].tolist() for row in total]
     assert found == [[4, 1, 0], [0, 4, 1], [0, 4, 1]]
@@ -168,16 +169,19 @@ def test_the_encoder_learns_of_items_that_nobody_likes_by_requests_that_the_cata
     assert set(np.flatnonzero(unliked >= np.sort(unliked)[-5])) == {1, 5, 9, 13, 17}
 
 
-def test_what_few_items_fit_leads_where_no_liked_title_is_named_however_it_is_said():
-    genres = ["war"] * 25 + ["cooking"] * 2 + ["sport"] * 73
+def test_what_few_items_fit_or_training_does_not_teach_leads_and_what_fits_all():
+    genres = ["war"] * 25 + ["cooking", "cooking, war"] + ["sport"] * 73
     catalog = Catalog([Item(f"Film {place}", None, {"genre": genre}) for place, genre in enumerate(genres)])
-    rows = [make_row(f"p{n}", [(f"Film {n}", None)], "hello") for n in range(4)]
-    made = _evidence(rows, catalog)
+    rows = [make_row(f"p{n}", [(f"Film {n}", None)], "cooking and war") for n in range(5)]
+    made, untaught = _evidence(rows, catalog), _evidence(rows[:4], catalog)
+    assert made.taught == {"cooking", "war"} and not untaught.taught
     words = "cooking and war, whatever"
     bare, named = make_row("q", [], words), make_row("r", [], words, seen_titles=["Film 3"])
     asked = make_row("s", [], "I want cooking films")
     found = _dense(made.firsts([bare, named, asked]))
-    np.testing.assert_array_equal(found[:, [0, 25, 26, 99]], [[0, 3, 3, 0], [0, 0, 0, 0], [0, 8, 8, 0]])
+    np.testing.assert_array_equal(found[:, [0, 25, 26, 99]], [[0, 4, 7, 0], [0, 0, 0, 0], [0, 8, 8, 0]])
+    others = _dense(untaught.firsts([bare, named, asked]))[:, [0, 25, 26, 99]]
+    np.testing.assert_array_equal(others, [[6, 6, 15, 0], [3, 3, 6, 0], [0, 8, 8, 0]])
     guide = Guidance(made, {"popularity": 1.0}, {})
     led, fitted = (_dense(guide.total([bare, named, asked], asked_first=is_first)) for is_first in (True, False))
     np.testing.assert_allclose(led - fitted, found, atol=1e-5)
