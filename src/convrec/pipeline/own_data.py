@@ -33,6 +33,9 @@ from convrec.project.text import columns as terminal_columns
 from convrec.project.text import plain
 from convrec.project.yaml import parse_yaml
 
+Named = Mapping[str, str | None]  # the name of a file by its role
+Lists = dict[str, list[str]]  # the names of files by role, or of columns by file
+
 LEAST_PROMPTS, LEAST_HELD_OUT = 300, 30  # with 172 test rows, NDCG@20 is known to ±0.028 (docs/adapting.md)
 _HEAD, _COMMONEST = 100, 10  # lines of JSON whose keys are the columns; names outside the catalog that are shown
 _LARGEST_RATING, _SFT_ROWS = 100, 80_000  # rows of all epochs of SFT together, unless one epoch has more
@@ -48,9 +51,7 @@ _DISLIKED = ("return", "dislike", "disliked", "reject")
 _MINUTES = {"items": 1.5, "train": 0.43, "sft": 0.53, "lists": 0.6, "test": 2.6}
 
 
-def init(
-    folder: Path, named: Mapping[str, str | None], items: str | None, settings: Sequence[str], dry_run: bool
-) -> Iterator[str]:
+def init(folder: Path, named: Named, items: str | None, settings: Sequence[str], dry_run: bool) -> Iterator[str]:
     """Write params.yaml for the files of a folder unless `dry_run`; yield what was found, was decided, and comes next.
 
     `named` has the names of the files that the user names, by role: catalog, conversations, log. `items` is the word
@@ -65,7 +66,6 @@ def init(
         yield from (_told(role, f"{name}{more}: {', '.join(columns[name])}") for name in names[:1])
     for name in sorted(columns.keys() - sum(files.values(), [])):
         yield _told("not used", f"{name}: {', '.join(columns[name])}")
-
     profile, log = "files" if files["conversations"] else "log", dict[str, dict[str | None, int]]()
     chosen = {key: value for key, _, value in (setting.partition("=") for setting in settings)}
     _decide(chosen, _files_and_words(folder, files, columns, items))
@@ -91,7 +91,6 @@ def init(
     reasons = [f"{number:,} {kind}: {reason}" for (kind, reason), number in quarantine.reasons().most_common()]
     yield _told("left out", "; ".join(reasons) or "nothing")
     quarantine.check(params.data.max_quarantined, folder)
-
     _decide(chosen, _steps(_params(profile, chosen), len(splits["train"])))
     yield from ("", "Decided", *_decided(_params(profile, chosen), splits, len(source.catalog)))
     changes = [f"{key}={value}" for key, value in chosen.items()]
@@ -101,9 +100,8 @@ def init(
 
 
 def _told(label: str, text: str) -> str:
-    """Return a text behind its label, in the width of the terminal."""
-    width, indent = min(terminal_columns(), 100), " " * 17
-    return textwrap.fill(plain(text), width, initial_indent=f"  {label:<15}", subsequent_indent=indent)
+    width = min(terminal_columns(), 100)
+    return textwrap.fill(plain(text), width, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17)
 
 
 def _columns(path: Path) -> list[str]:
@@ -133,9 +131,7 @@ def _role(name: str, columns: Sequence[str]) -> str | None:
     return "catalog" if {*columns} & {"title", "name"} else None
 
 
-def _files_by_role(
-    folder: Path, columns: Mapping[str, list[str]], named: Mapping[str, str | None]
-) -> dict[str, list[str]]:
+def _files_by_role(folder: Path, columns: Lists, named: Named) -> Lists:
     """Return the names of the files of each role. Raises `InputError` where one is missing, or several are possible."""
     there = "; ".join(f"{name}: {', '.join(own)}"[:200] for name, own in columns.items()) or "nothing"
     files = {role: [name for name in columns if _role(name, columns[name]) == role] for role in named}
@@ -161,9 +157,7 @@ def _files_by_role(
     return files
 
 
-def _files_and_words(
-    folder: Path, files: Mapping[str, list[str]], columns: Mapping[str, list[str]], items: str | None
-) -> dict[str, Any]:
+def _files_and_words(folder: Path, files: Lists, columns: Lists, items: str | None) -> dict[str, Any]:
     """Return the parameters that the names of files and columns decide."""
     catalog, log = files["catalog"][0], next(iter(files["log"]), None)
     fields = {name.lower().removesuffix("s"): name for name in columns[catalog]}
@@ -177,9 +171,9 @@ def _files_and_words(
         "data.catalog": catalog,
         "data.interactions.log": log,
         "data.interactions.genres": next((name for name in _GENRES if log and name in fields.values()), None),
-        "common.domain.item": re.sub("(?<=[cs]h)es$|s$", "", re.sub("(?<!mov)ies$", "y", items)) or items,
+        "common.domain.item": re.sub("(?<=[cs]h)es$|(?<!serie)s$", "", re.sub("(?<!mov|ser)ies$", "y", items)),
         "common.domain.items": items,
-        "common.domain.release": "publication" if items in _PUBLISHED else "release",
+        "common.domain.release": "publication" if items.endswith(_PUBLISHED) else "release",
         "common.domain.people": " and ".join(people) or "who made it",
     }
     return {key: value for key, value in values.items() if value is not None}
@@ -205,7 +199,7 @@ def _decide(chosen: dict[str, str], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         text = str(value)
         is_plain = re.fullmatch(r"[\w./][\w./ -]*", text) and parse_yaml(text, key) == value
-        chosen.setdefault(key, text if is_plain else json.dumps(value))
+        chosen.setdefault(key, text if is_plain else json.dumps(value, ensure_ascii=False))
 
 
 def _params(profile: str, chosen: Mapping[str, str]) -> Params:
@@ -244,12 +238,9 @@ def _matching(label: str, absent: Mapping[str, int], total: int) -> str:
 
 
 def _periods(dates: Sequence[str]) -> dict[str, str | None]:
-    """Return the periods of validation and test: the last two months, else the last two tenths of the rows, by day.
-
-    They are None where a tenth of the rows have no date, and where one of the splits would be too small.
-    """
+    """Return the periods of validation and test: the last two months, else tenths of the rows by day, else None."""
     dated = [date.fromisoformat(day) for day in sorted(dates) if day]
-    if len(dated) >= 0.9 * len(dates):
+    if len(dated) >= 0.9 * len(dates):  # the others are dropped
         month = Period.of_month(dated[-1])
         days = [dated[len(dated) * tenth // 10] for tenth in (8, 9)]
         tenths = Period.parse(f"{days[1]}/{dated[-1]}")
@@ -282,7 +273,7 @@ def _decided(params: Params, splits: Mapping[str, Sized], items: int) -> Iterato
         yield _told(name, f"{sizes[name]:,} rows of {period}")
     yield _told("words", f"{words.item}, {words.items} (--items changes them); {words.release}; {words.people}")
     yield _told("model", f"registered as {params.registered_model}")
-    yield _told("steps", f"{epochs:g} epochs of SFT, at most {aligned.max_steps} steps of Rank-GRPO")
+    yield _told("steps", f"epochs of SFT: {epochs:g}; steps of Rank-GRPO: at most {aligned.max_steps}")
     lists = (aligned.max_steps or 0) * aligned.per_device_train_batch_size * aligned.gradient_accumulation_steps
     numbers = {**sizes, "sft": epochs * sizes["train"], "lists": lists, "items": min(items, 6_667)}
     minutes = sum(each * numbers[name] / 1000 for name, each in _MINUTES.items())

@@ -124,10 +124,7 @@ def _unreadable(path: Path, error: Exception) -> InputError:
 
 
 def count_values(path: Path, columns: Mapping[str, str | None]) -> dict[str, dict[str | None, int]]:
-    """Return the numbers of rows by user, by item, and by value (none without such a column), usable or not.
-
-    `columns` and errors are those of `read_log`.
-    """
+    """Return the numbers of rows by user, item and value, usable or not; `columns` and errors as of `read_log`."""
     try:
         rows, _ = _scan(path, columns)
         kinds = rows.collect_schema()
