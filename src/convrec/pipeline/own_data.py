@@ -25,12 +25,11 @@ from convrec.data.sources.interaction_log import KNOWN_COLUMNS, count_values
 from convrec.data.sources.source import Source
 from convrec.data.titles import line
 from convrec.pipeline.stages.data import prepare, read_sources
+from convrec.project import text as terminal
 from convrec.project.config.params import Params, parse_params
 from convrec.project.config.period import Period
 from convrec.project.config.profiles import apply_profile, compose
 from convrec.project.errors import InputError
-from convrec.project.text import columns as terminal_columns
-from convrec.project.text import plain
 from convrec.project.yaml import parse_yaml
 
 Named = Mapping[str, str | None]  # the name of a file by its role
@@ -100,8 +99,8 @@ def init(folder: Path, named: Named, items: str | None, settings: Sequence[str],
 
 
 def _told(label: str, text: str) -> str:
-    width = min(terminal_columns(), 100)
-    return textwrap.fill(plain(text), width, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17)
+    width = min(terminal.columns(), 100)
+    return textwrap.fill(terminal.plain(text), width, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17)
 
 
 def _columns(path: Path) -> list[str]:
