@@ -54,7 +54,15 @@ def _draw_rows(seed, users=15, number=400):
 
 
 def _read(folder, quarantine=None, **changes):
-    settings = {"log": None, "catalog": None, "columns": {}, "domain": ("game", "games"), "liked": 4.0, "disliked": 2.0}
+    settings = {
+        "log": None,
+        "catalog": None,
+        "columns": {},
+        "genres": "genres",
+        "domain": ("game", "games"),
+        "liked": 4.0,
+        "disliked": 2.0,
+    }
     settings |= {
         "max_liked": 4,
         "num_truths": 3,

@@ -119,6 +119,24 @@ def _usable(path: Path, columns: Mapping[str, str | None], liked: Rule, disliked
     return cells.with_row_index("row", offset=1)
 
 
+def _unreadable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: not a readable log ({' '.join(str(error).split())[:200]}); export it again")
+
+
+def count_values(path: Path, columns: Mapping[str, str | None]) -> dict[str, dict[str | None, int]]:
+    """Return the numbers of rows by user, item and value, usable or not; `columns` and errors as of `read_log`."""
+    try:
+        rows, _ = _scan(path, columns)
+        kinds = rows.collect_schema()
+        keys = {name: _text(name, kinds[name]) for name in ("user", "item")}
+        if "value" in kinds:
+            keys["value"] = pl.col("value").cast(pl.String).str.strip_chars()
+        counts = {name: rows.group_by(key=key).len().collect(engine="streaming") for name, key in keys.items()}
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(path, error) from None
+    return {name: dict(counts[name].rows()) if name in counts else {} for name in ("user", "item", "value")}
+
+
 def _drawn(
     by_user: pl.DataFrame, num_prompts: Callable[[np.ndarray], np.ndarray], max_prompts: int, seed: int
 ) -> pl.DataFrame:
@@ -157,8 +175,7 @@ def read_log(
         drawn = log.filter(usable & pl.col("liked").is_not_null()).join(users.lazy(), on="user", how="semi")
         rows = drawn.select("user", "item", "liked", "time").collect(engine="streaming")
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a readable log ({reason}); export it again") from None
+        raise _unreadable(path, error) from None
     quarantine.count("interactions", int(by_user["rows"].sum()))
     for row, user, item, _, _, problem, cell in unusable.iter_rows():
         quarantine.add("interactions", f"{path.name}:{row}", problem, f"{cell} (user {user}, item {item})")

@@ -1,4 +1,4 @@
-"""`convrec profile`, `reproduce`, `preflight`, `compare`: before and beside the pipeline."""
+"""`convrec init`, `profile`, `reproduce`, `preflight`, `compare`: before and beside the pipeline."""
 
 from math import inf
 from pathlib import Path
@@ -10,6 +10,37 @@ from cyclopts.validators import Number
 from convrec.pipeline.commands import MEASURE, PIPELINE, PositiveInt, Settings, Share, Whole, app, project
 
 Positive = Annotated[float | None, Parameter(validator=Number(gt=0, lt=inf))]
+
+
+@app.command(group=PIPELINE)
+def init(
+    folder: Path,
+    /,
+    *,
+    items: str | None = None,
+    catalog: str | None = None,
+    conversations: str | None = None,
+    log: str | None = None,
+    settings: Settings = None,
+    dry_run: bool = False,
+) -> None:
+    """Look at your own files, and write params.yaml for them (docs/adapting.md).
+
+    Example: convrec init data/raw/mine --items books --dry-run
+
+    Args:
+        folder: The folder with a catalog, and with conversations, a log of ratings or events, or both.
+        items: The word for several of your items; default: by the names of files and columns.
+        catalog: Name of the catalog, if several files look like one.
+        conversations: Name of the conversations; without --log, a log beside them is not read.
+        log: Name of the log; without --conversations, conversations beside it are not read.
+        dry_run: Print what would be written, and write nothing.
+    """
+    from convrec.pipeline.own_data import init as look
+
+    named = {"catalog": catalog, "conversations": conversations, "log": log}
+    for line in look(folder, named, items, settings or [], dry_run):
+        print(line)
 
 
 @app.command(group=PIPELINE)

@@ -64,7 +64,7 @@ def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, se
     return split_by_person(rows, config.held_out_share, seed)
 
 
-def _read_sources(params: Params, quarantine: Quarantine) -> Source:
+def read_sources(params: Params, quarantine: Quarantine) -> Source:
     """Return the rows of all sources, with the catalog of the first."""
     config, sources = params.data, dict[str, Source]()
     for name in config.sources:
@@ -90,13 +90,16 @@ def _require_open_items(splits: dict[str, pd.DataFrame], catalog: Catalog, lengt
                 )
 
 
-def prepare(params: Params, quarantine: Quarantine) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
+def prepare(
+    params: Params, quarantine: Quarantine, source: Source | None = None
+) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
     """Return the source, its canonical and checked splits, and how often each problem was met.
 
+    `source` is what `read_sources` has returned, if it has been called.
     Raises `InputError` on files that cannot be read, on an empty split, and on a row without items for a list.
     """
     config = params.data
-    source = _read_sources(params, quarantine)
+    source = source or read_sources(params, quarantine)
     source.catalog.check_lines()
     rows = conform(source.rows.reset_index(drop=True))
     if params.common.recommend_seen:

@@ -44,6 +44,7 @@ class Interactions(Section):
     columns: Columns
     liked: float | Annotated[list[str], Field(min_length=1)]
     disliked: float | list[str] | None
+    genres: str
     prompts_per_user: Whole = Field(ge=1)
     max_prompts: int = Field(ge=1, le=10_000_000)
 
