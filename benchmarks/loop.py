@@ -139,7 +139,7 @@ class Loop:
             return result["headline"]
         promote = ("promote", "--version", self._challenger, "--by", "benchmarks.loop")
         decided = _convrec(*promote, success=(0, EXIT_NOT_PROMOTED))
-        return f"{result['headline']}; {decided.splitlines()[-1]}"
+        return f"{result['headline']}; {decided.splitlines()[0]}"
 
     def _rest(self, until: date) -> str:
         return ""

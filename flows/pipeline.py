@@ -29,7 +29,7 @@ from convrec.project.locks import lock_folder
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact
 from convrec.project.stage_record import read_record
-from convrec.registry.decisions import headline, skipped_gates
+from convrec.registry.decisions import skipped_gates
 from convrec.registry.tracking import Run, connect, end_pipeline_run, open_run, run_address, runs_page, shown_address
 from convrec.registry.tracking.describe import changed_by_runs
 from convrec.registry.versions import CHAMPION, find_version, model_name, require_catalog
@@ -104,9 +104,9 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
                 after_data(run)
         if whole:
             decision = decide_promotion(register_checkpoint(outcome["run"] or None))
-            outcome |= {"version": decision.challenger, "decision": headline(decision)}
+            outcome |= {"version": decision.challenger, "decision": decision.reason}
             outcome |= {"aliases": ", ".join(sorted(find_version(MlflowClient(), decision.challenger).aliases))}
-            note = f"{headline(decision)}. {skipped_gates(decision)}"
+            note = f"{decision.reason} {skipped_gates(decision)}"
             page = with_decision(paths.report.read_text(encoding="utf-8"), decision.status.capitalize(), note)
             write_text(paths.decided_report, page)
         words, results = (results_words(paths), results_markdown(paths)) if whole else ([], "")
@@ -198,7 +198,7 @@ def run_and_print(name: str, run: Callable[[], Outcome], check: Callable[[], obj
 def _print(outcome: Outcome) -> None:
     lines = [] if outcome["run"] else ["\nNothing to do: every stage is up to date."]
     if outcome["version"]:
-        print_summary(Paths(), f"{outcome['decision']}.")
+        print_summary(Paths(), outcome["decision"])
         lines.append(f"Model: {model_name()} version {outcome['version']} ({outcome['aliases'] or 'no alias'})")
     if outcome["run"]:
         lines.append(f"Run: {outcome['run']}")

@@ -10,6 +10,7 @@ from convrec.evaluation.metrics import metric_label
 from convrec.project.machine import describe_machine
 from convrec.project.paths import Path, Paths
 from convrec.project.table import TextTable
+from convrec.project.text import markdown
 from convrec.registry.decisions import GATE_COLUMNS, LATENCY, Decision, gate_rows, skipped_gates
 from flows.console import duration
 
@@ -25,11 +26,10 @@ def summarize(
     """Return the summary of a run that ends now; MLflow and Prefect show it.
 
     `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
-    None for a run that registered nothing; `words` are the verdict of
-    the evaluation and its other findings, `results` its table.
+    None for a run that registered nothing; `words` are the findings
+    of the evaluation, `results` its table.
     """
-    lines = [f"**{words[0]}**"] if words else []
-    lines += [*(_of_decision(decision) if decision else ()), *words[1:]]
+    lines = [*(_of_decision(decision) if decision else ()), *words]
     took = duration(sum(seconds.values())) if seconds else "none ran"
     lines += [
         f"Finished: **{datetime.now():%Y-%m-%d %H:%M}**",
@@ -46,7 +46,7 @@ def summarize(
 
 
 def _of_decision(decision: Decision) -> Iterator[str]:
-    yield f"Version {decision.challenger}: **{decision.status}**{f' ({decision.reason})' if decision.reason else ''}"
+    yield f"**{decision.status.capitalize()}.** {markdown(decision.reason)}"
     if decision.gates and decision.champion is None:  # without gates, it is the champion already
         yield "Champion before this run: **none**"
     if (compared := decision.comparison) is not None:

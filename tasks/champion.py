@@ -9,7 +9,7 @@ from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.project.table import TextTable
 from convrec.registry import promote, versions
-from convrec.registry.decisions import Decision, decision_markdown, headline
+from convrec.registry.decisions import Decision, decision_markdown
 from convrec.registry.experiment import read_experiment, watch
 from convrec.registry.tracking import connect, shown_address
 from convrec.service.feedback import open_store
@@ -32,7 +32,7 @@ def decide_promotion(version: str) -> Decision:
     create_markdown_artifact(decision_markdown(decision), key="promotion", description="The promotion's gates")
     if address := shown_address(f"models/{versions.model_name()}/versions/{version}"):
         create_link_artifact(address, link_text=f"Version {version} in MLflow", key="version")
-    get_run_logger().info("%s", headline(decision))
+    get_run_logger().info("%s", decision.reason)
     return decision
 
 

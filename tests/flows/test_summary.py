@@ -20,8 +20,8 @@ COMPARED = replace(
     gains={"ndcg": Gain(0.0123, 0.0023, 0.0223, 1741, 0.001)},
     settings={"metrics": {"ndcg": "ndcg_at_20"}},
 )
-GATES = (Gate("ndcg gain, lower end", 0.0023, "above 0", True, HOSTILE),)
-DECISION = Decision("promoted", "better than version 3", "4", "3", GATES, COMPARED)
+GATES = (Gate("NDCG gain over the champion, at least", 0.0023, "above 0", True, HOSTILE),)
+DECISION = Decision("promoted", "It is better.", "4", "3", GATES, COMPARED)
 
 
 @pytest.fixture
@@ -42,17 +42,18 @@ def test_the_tokens_of_the_teacher_are_part_of_the_summary(paths):
 
 def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
     text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths, ["Half of it is listed.", "Better."], "RESULTS")
-    assert text.startswith("- **Half of it is listed.**\n- Version 4: **promoted**") and "- Better.\n- Finished" in text
-    assert "- Version 4: **promoted** (better than version 3)" in text
+    assert (
+        text.startswith("- **Promoted.** It is better.\n") and "- Half of it is listed.\n- Better.\n- Finished" in text
+    )
     assert "- NDCG@20 over the champion, version 3: **+0.012 ± 0.010** (on the same 1,741 test rows)" in text
     assert "- Latency: **0.25 s**" in text
     assert "| data | up to date |\n| sft | 1m 30s |" in text
-    assert text.index("promoted") < text.index("RESULTS") < text.index("Gates of the promotion")
+    assert text.index("Promoted") < text.index("RESULTS") < text.index("Gates of the promotion")
 
 
 def test_the_first_champion_and_a_version_that_is_champion_already(paths):
-    first = summarize({}, ["data"], Decision("promoted", "the first", "4", None, GATES), paths)
-    assert first.startswith("- Version 4: **promoted** (the first)\n- Champion before this run: **none**\n- Finished")
+    first = summarize({}, ["data"], Decision("promoted", "The first.", "4", None, GATES), paths)
+    assert first.startswith("- **Promoted.** The first.\n- Champion before this run: **none**\n- Finished")
     already = summarize({}, ["data"], Decision(ALREADY, "", "4", "4"), paths)
     assert already.splitlines()[1].startswith("- Finished")
 

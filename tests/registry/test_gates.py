@@ -27,6 +27,7 @@ from tests.small_project import ROOT
 
 RAW = read_yaml(ROOT / "promotion.yaml")
 POLICY = parse_policy(RAW, "promotion.yaml", [5, 20])
+GAIN, CHANCE = "NDCG gain over the champion, at least", "chance of such a gain in NDCG between equals (p)"
 MEANS = {"in_catalog": 1.0, "format": 1.0, "coverage": 0.5, LATENCY: 0.2}
 CHAMPION = Side("3", "c", MEANS)
 COMPARISON = Comparison(
@@ -57,23 +58,24 @@ def _failed(decision: Decision) -> list[str]:
 def test_a_better_challenger_is_promoted():
     decision = decide(POLICY, COMPARISON)
     assert (decision.status, decision.challenger, decision.champion) == (PROMOTED, "4", "3")
-    assert decision.reason == "better than version 3 on the same 90 test rows: ndcg +0.0200, p 0.0010"
+    better = "better than the champion (version 3) and the best classical method (popularity)"
+    assert decision.reason == f"On 90 test rows, version 4 is {better}. It was promoted."
     assert len(decision.gates) == 9 and _failed(decision) == []
 
 
 @pytest.mark.parametrize(
-    ("gain", "failed"),
+    ("gain", "failed", "why"),
     [
-        (Gain(-0.02, -0.03, -0.01, 90, 0.001), ["ndcg gain, lower end"]),
-        (Gain(0.01, -0.01, 0.03, 90, 0.3), ["ndcg gain, lower end", "ndcg gain, p"]),
-        (Gain(0.01, 0.0, 0.03, 90, 0.05), ["ndcg gain, lower end"]),
-        (Gain(0.01, 0.001, 0.03, 90, 0.0501), ["ndcg gain, p"]),
+        (Gain(-0.02, -0.03, -0.01, 90, 0.001), [GAIN], "it is worse than the champion. Keep the champion."),
+        (Gain(0.01, -0.01, 0.03, 90, 0.3), [GAIN, CHANCE], "nothing shows that it is better than the champion. Keep"),
+        (Gain(0.01, 0.0, 0.03, 90, 0.05), [GAIN], "nothing shows that it is better than the champion. Keep"),
+        (Gain(0.01, 0.001, 0.03, 90, 0.0501), [CHANCE], f"the {CHANCE} is 0.0501 (at most 0.05). Keep the champion."),
     ],
 )
-def test_worse_and_insignificant_challengers_are_refused(gain, failed):
+def test_worse_and_insignificant_challengers_are_refused(gain, failed, why):
     decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": gain}))
     assert decision.status == REFUSED and _failed(decision) == failed
-    assert failed[0] in decision.reason
+    assert f"It was not promoted, because {why}" in decision.reason
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,8 @@ def test_worse_and_insignificant_challengers_are_refused(gain, failed):
     [
         ({"in_catalog": 0.989}, "in_catalog"),
         ({"format": 0.949}, "format"),
-        ({"coverage": 0.249}, "coverage, ratio to the champion's"),
-        ({LATENCY: 0.401}, f"{LATENCY}, ratio to the champion's"),
+        ({"coverage": 0.249}, "coverage relative to the champion's"),
+        ({LATENCY: 0.401}, f"{LATENCY} relative to the champion's"),
     ],
 )
 def test_a_broken_guard_rail_outweighs_a_gain(means, failed):
@@ -92,13 +94,15 @@ def test_a_broken_guard_rail_outweighs_a_gain(means, failed):
     at_limit = decide(POLICY, _with(**{name: limits[name] for name in means}))
     assert at_limit.status == PROMOTED, "a limit itself holds"
     slow = Side("3", "c", {**MEANS, LATENCY: 4.0})
-    assert _failed(decide(POLICY, replace(_with(**{LATENCY: 5.5}), champion=slow))) == [LATENCY], "whatever it takes"
+    late = decide(POLICY, replace(_with(**{LATENCY: 5.5}), champion=slow))
+    assert _failed(late) == [LATENCY] and "because the time for an answer in seconds is 5.5 (at most 5)" in late.reason
 
 
 def test_a_slice_that_falls_is_refused_if_it_has_the_rows():
     fallen = [SliceChange("mentions", "0", 40, 0.25, 0.31), SliceChange("month", "2022-12", 90, 0.4, 0.3)]
     decision = decide(POLICY, replace(COMPARISON, slices=fallen))
-    assert _failed(decision) == ["ndcg, largest fall of a slice"]
+    assert _failed(decision) == ["largest NDCG loss of a slice"]
+    assert "because NDCG falls by 0.060 in the slice mentions = 0. Keep the champion." in decision.reason
     (gate,) = [gate for gate in decision.gates if not gate.passed]
     assert gate.figure == pytest.approx(0.06) and gate.detail == "mentions = 0, 40 rows: 0.3100 to 0.2500"
     few = replace(COMPARISON, slices=[replace(fallen[0], n_rows=29)])
@@ -108,27 +112,40 @@ def test_a_slice_that_falls_is_refused_if_it_has_the_rows():
 def test_a_refusal_for_want_of_rows_says_how_many_would_decide():
     few = Gain(0.02, -0.02, 0.06, 35, 0.3)  # (0.04 / 0.02)² times as many rows
     decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": few}))
-    assert "ndcg gain, lower end -0.0200 (above 0; too few test rows (35); about 140 would decide)" in decision.reason
-    assert "too few test rows (35); about 140 would decide; +0.0200" in decision_markdown(decision)
+    assert decision.reason.endswith("Keep the champion, or collect more: about 140 test rows would decide.")
+    assert "about 140 test rows would decide; +0.0200" in decision_markdown(decision)
+    fewer = {"fusion": Gain(0.01, -0.08, 0.1, 35, 0.8)}
+    both = decide(POLICY, replace(COMPARISON, gains={"ndcg": few}, baselines=fewer))
+    assert "nothing shows that it is better than the champion or fusion. Keep the champion, or" in both.reason
+    assert both.reason.endswith(": about 2,900 test rows would decide."), "the most"
     assert rows_to_decide(few, -0.01) == 63, "35 (0.04 / 0.03)², in two digits"
     assert rows_to_decide(few, 0.05) == 63, "as far below the limit"
     assert rows_to_decide(few, -0.03) is None and rows_to_decide(few, 0.02) is None
     assert rows_to_decide(few, 0.0195) is None, "224,000 rows are more than a hundred times as many"
     worse = decide(POLICY, replace(COMPARISON, gains={"ndcg": Gain(-0.02, -0.03, -0.01, 35, 0.001)}))
-    assert "too few" not in worse.reason, "more rows would not help"
+    assert "collect more" not in worse.reason, "more rows would not help"
 
 
 def test_the_first_version_needs_no_gain_but_the_guard_rails():
     alone = replace(COMPARISON, champion=None, gains={}, slices=[replace(COMPARISON.slices[0], champion=None)])
     decision = decide(POLICY, alone)
-    assert decision.status == PROMOTED and decision.reason.startswith("there was no champion")
+    assert decision.status == PROMOTED and decision.reason.endswith("It was promoted: there was no champion.")
     assert sum(gate.detail == "no champion" for gate in decision.gates) == 5
     text = decision_markdown(decision)
     assert "| no champion |" not in text and text.count("| holds |") == 4
-    assert "Not checked, because there is no champion to compare with: ndcg gain, lower end; ndcg gain, p; " in text
+    assert f"Not checked, because there is no champion to compare with: {GAIN}; {CHANCE}; " in text
     assert "Not checked" not in decision_markdown(decide(POLICY, COMPARISON))
     broken = decide(POLICY, replace(alone, challenger=Side("4", "d", {**MEANS, "in_catalog": 0.5})))
     assert _failed(broken) == ["in_catalog"]
+    fusion = {**COMPARISON.baselines, "fusion": Gain(-0.002, -0.03, 0.026, 90, 0.9)}
+    draw = decide(POLICY, replace(alone, baselines=fusion), model="models:/film/4", training="SFT is as good.")
+    assert draw.reason == (
+        "On 90 test rows, version 4 is not clearly different from the best classical method (fusion), better than popularity. It was "
+        "not promoted, because nothing shows that it is better than fusion. You can serve it (`--model models:/film/4`)"
+        ". SFT is as good."
+    )
+    lost = decide(POLICY, replace(alone, baselines={**fusion, "fusion": Gain(-0.02, -0.03, -0.01, 90, 0.01)}))
+    assert "better than popularity, worse than the best classical method (fusion). It was not" in lost.reason
 
 
 @pytest.mark.parametrize("champion", [CHAMPION, None])
@@ -143,7 +160,7 @@ def test_every_version_is_no_worse_than_the_baseline(champion, low, rule, holds)
     )
     decision = decide(_policy(baselines={**RAW["baselines"], **rule}), found)
     assert decision.status == (PROMOTED if holds else REFUSED)
-    assert _failed(decision) == ([] if holds else ["ndcg over the strongest baseline, lower end"])
+    assert _failed(decision) == ([] if holds else ["NDCG gain over popularity, at least"])
 
 
 def test_the_best_of_the_baselines_is_the_one_to_reach():
@@ -151,7 +168,8 @@ def test_the_best_of_the_baselines_is_the_one_to_reach():
     policy = _policy(baselines={"names": ["popularity", "neighbours"], "metric": "ndcg", "min": 0.0})
     decision = decide(policy, replace(COMPARISON, baselines=found))
     (gate,) = [gate for gate in decision.gates if not gate.passed]
-    assert gate.detail == "neighbours: -0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
+    assert gate.detail == "-0.0100 [-0.0300, +0.0100] over 90 rows" and gate.limit == "at least 0"
+    assert gate.name == "NDCG gain over neighbours, at least"
 
 
 EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
@@ -164,7 +182,7 @@ EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
         (EXPERIMENT, ""),
         ({**EXPERIMENT, "verdict": "worse"}, "ab-4-1: worse [+0.010, +0.490], 900 answers of 150 users"),
         ({**EXPERIMENT, "verdict": "not decided", "low": None}, "ab-4-1: not decided, 900 answers of 150 users"),
-        (None, "no ended experiment against version 3; `convrec experiment start`"),
+        (None, "no experiment against version 3 has ended; `convrec experiment start`"),
     ],
 )
 def test_an_online_experiment_is_a_gate_if_the_policy_names_it(found, detail):
@@ -188,17 +206,18 @@ def test_an_online_experiment_can_decide_in_place_of_the_test_rows():
     assert len(_failed(decide(_policy(experiment={"replaces": ["gains"]}), compared))) == 1
     both = _policy(experiment={"replaces": ["gains", "slices"]})
     decision = decide(both, compared)
-    assert decision.promoted and "in an online experiment: ab-4-1: better [+0.010, +0.490]" in decision.reason
+    assert decision.promoted and "promoted: users preferred it in the online experiment ab-4-1." in decision.reason
     assert _failed(decide(both, replace(compared, baselines={"popularity": lost}))) != [], "baselines stay"
     assert _failed(decide(both, replace(compared, experiment=None))) == ["online experiment"]
 
 
 def test_a_rollback_and_a_missing_approval_hold_a_version_back():
     decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ops: slow")
-    assert _failed(decision) == ["rolled_back"] and "--again" in decision.gates[-1].detail
+    assert _failed(decision) == ["earlier rollback"] and "rolled back by ops: slow; --again" in decision.reason
     assert decide(POLICY, COMPARISON, rolled_back="rolled back", again=True).status == PROMOTED
     policy, approval = _policy(approval="required"), {"by": "ops", "at": "today"}
-    assert decide(policy, COMPARISON).status == AWAITING
+    awaited = decide(policy, COMPARISON)
+    assert awaited.status == AWAITING and "`convrec promote --version 4 --approve --by NAME`" in awaited.reason
     given = decide(policy, COMPARISON, approval=approval)
     assert given.status == PROMOTED and given.gates[-1].detail == "given by ops"
     assert _failed(decide(policy, _with(format=0.0), approval=approval)) == ["format"], "a gate outweighs a person"
@@ -208,12 +227,13 @@ def test_a_decision_survives_json_and_is_a_markdown_table():
     decision = replace(decide(POLICY, _with(format=0.5)), number=2, by="ops", at="2026-11-22T13:00:00+00:00")
     value = json.loads(json.dumps(decision.to_json()))
     assert value["comparison"]["gains"]["ndcg"] == {"mean": 0.02, "low": 0.01, "high": 0.03, "n": 90, "p": 0.001}
-    assert list(value["gates"][0]) == ["name", "figure", "limit", "passed", "detail", "note"]
+    assert list(value["gates"][0]) == ["name", "figure", "limit", "passed", "detail", "note", "why"]
     text = decision_markdown(decision)
-    assert text.startswith("## Version 4 was refused: format 0.5000 (at least 0.95)")
+    assert text.startswith("## Version 4: refused\n\nOn 90 test rows, version 4 is better than the champion (ver")
+    assert "because the share of lists in the exact format is 0.5 (at least 0.95). Keep" in value["reason"]
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(decision.gates) and all(line.count("|") == 6 for line in table)
-    assert "| format | 0.5000 | at least 0.95 | FAILS |  |" in table
+    assert "| share of lists in the exact format | 0.5000 | at least 0.95 | FAILS |  |" in table
     forged = decision_markdown(replace(decision, by="ops\n- approved by all <img src=x>", reason="a\n# b"))
     assert "\n- approved" not in forged and "\n#" not in forged and "<img" not in forged
 
@@ -246,11 +266,12 @@ def test_too_few_persons_pass_no_gate():
     gain = Gain(0.3, None, None, 90, 0.04)
     decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": gain}, baselines={"neighbours": gain}))
     failed = [gate for gate in decision.gates if not gate.passed]
-    assert "ndcg gain, lower end" in [gate.name for gate in failed]
-    assert all(gate.detail == "not enough data: too few persons, 90 rows" for gate in failed)
+    assert GAIN in [gate.name for gate in failed]
+    assert all(gate.detail == "there are too few persons in the 90 test rows" for gate in failed)
+    assert decision.reason.startswith("Version 4 was not promoted, because there are too few persons in the 90 test r")
     within = _policy(gains={"ndcg": {"min": -0.1, "max_p": 1.0}})
     kept = decide(within, replace(COMPARISON, gains={"ndcg": Gain(0.0, -0.05, 0.05, 90, 1.0)}))
-    assert kept.reason.startswith("within the allowed loss of version "), "it is not better"
+    assert "not clearly different from the champion (version 3), better" in kept.reason and "within the loss that" in kept.reason
 
 
 def test_a_slice_of_few_persons_is_left_out():

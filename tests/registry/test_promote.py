@@ -27,7 +27,9 @@ from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.moves import roll_back
 from convrec.registry.promote import promote
 from convrec.registry.versions import model_name, read_aliases
+from convrec.service.app import server
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
+from tests.registry.test_gates import GAIN
 from tests.service.recommending import TITLES
 
 
@@ -120,7 +122,7 @@ def test_first_better_worse_and_the_champion_itself(client, ranks):
     assert gain.p < 0.05
     worse = _promote("3")
     assert worse.status == REFUSED and _champion(client) == "2"
-    assert "ndcg gain, lower end" in _failed(worse) and _status(client, "3") == "refused"
+    assert GAIN in _failed(worse) and _status(client, "3") == "refused"
     assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
 
 
@@ -160,7 +162,7 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     ranks["asked"].clear()
     promoted = _promote("2")
     assert promoted.status == PROMOTED and _champion(client) == "2" and ranks["asked"] == []
-    assert f"in an online experiment: {experiment.id}: better" in promoted.reason
+    assert f"in the online experiment {experiment.id}." in promoted.reason
 
 
 def test_the_decision_is_written_to_version_and_run(client, ranks):
@@ -176,7 +178,9 @@ def test_the_decision_is_written_to_version_and_run(client, ranks):
     assert set(whole["comparison"]["data"]) == {"test", "train", "validation", "catalog"}
     assert whole["policy"]["gains"]["ndcg"] == {"min": 0.0, "max_p": 0.05}
     text = mlflow.artifacts.load_text(f"runs:/{version.run_id}/promotion/decision-1.md")
-    assert "| ndcg gain, lower end | 0.5000 | above 0 | holds |" in text
+    assert f"| {GAIN} | 0.5000 | above 0 | holds |" in text and decision.reason in text
+    shown = f"**Last decision.** {decision.reason}"
+    assert version.description == shown == mlflow.artifacts.load_text(f"runs:/{version.run_id}/model_card.md")
     move = moves_of(client)[-1]
     assert (move["kind"], move["by"], move["decision"]) == ("promote", "ops", "promotion/decision-1.json")
 
@@ -249,7 +253,7 @@ def test_rollback_and_the_word_again(client, ranks):
     assert (move.from_version, move.to_version) == ("3", "2") and _champion(client) == "2"
     assert _status(client, "3") == "rolled back"
     refused = _promote("3")
-    assert _failed(refused) == ["rolled_back"] and "complaints" in refused.gates[-1].detail
+    assert _failed(refused) == ["earlier rollback"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED
     roll_back(client, "lead", "")
     roll_back(client, "lead", "")
@@ -272,13 +276,35 @@ def test_models_that_are_alike_are_told_apart_by_nobody(client, cli):
     again = cli("promote", "--version", "1")
     assert again.status == 0 and "Version 1 is the champion already" in again.out
     status, out, _ = cli("promote", "--dry-run")
-    assert status == 3 and "FAILS" in out and "ndcg gain, lower end" in out and "nothing was written" in out
+    assert (
+        status == 3
+        and "FAILS" in out
+        and out.startswith("On 12 test rows, version 3 is ")
+        and "nothing was written" in out
+    )
     assert not logging.getLogger("convrec.classical.evidence").isEnabledFor(logging.INFO), "of each timed answer"
     status, out, _ = cli("registry", "list")
     assert status == 0 and all(word in out for word in ("champion", "refused", "not decided"))
     assert out.startswith("Versions of convrec-movies\n")
     undone = cli("rollback")
     assert undone.status == 2 and "first champion" in undone.err
+
+
+def test_without_a_champion_the_newest_version_answers(client, cli, caplog, monkeypatch):
+    def opened(*command: str) -> list[str]:
+        caplog.clear()
+        assert cli(*command).status == 0
+        return [message for message in caplog.messages if "version" in message]
+
+    question, app, served = ["recommend", "a film", "-n", "2"], ["app", "--port", "0", "--feedback", "none"], Mock()
+    monkeypatch.setattr(server, "run", served)
+    told = "No champion yet: this is version 3, the newest one%s. `convrec promote` decides on it."
+    assert opened(*question) == [told % " (challenger)"]
+    assert opened(*app)[0] == told % " (challenger)" and served.called
+    client.delete_registered_model_alias(model_name(), "challenger")
+    assert opened(*question) == [told % ""], "it answers all the same"
+    client.set_registered_model_alias(model_name(), "champion", "1")
+    assert opened(*question) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from convrec.project.paths import Paths
 from convrec.project.yaml import read_yaml
 from convrec.registry import recommenders
 from convrec.registry import versions as registry
-from convrec.registry.model_card import checkpoint_digest
+from convrec.registry.model_card import checkpoint_digest, with_verdict
 from tests.registry.registered import add_version, create_name, make_workspace
 from tests.service.recommending import save_model
 from tests.small_project import set_params
@@ -43,6 +43,7 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
         save_model(paths.model(stage), seed)
     metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.6))}
     metrics |= {"rank_grpo_free": _system(0.5), "n_rows": 12, "n_prompts": 12}
+    metrics |= {"paired_ndcg_at_4": {"rank_grpo_over_sft": {"mean": 0.0, "low": 0.0, "high": 0.0, "n": 12, "p": 1.0}}}
     paths.results("evaluate").parent.mkdir()
     paths.results("evaluate").write_text(json.dumps(metrics))
 
@@ -55,7 +56,10 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     tags = version.tags
     assert tags["test.ndcg_at_4"] == "0.6000 [0.5000, 0.7000]", "as it is served"
     assert tags["algorithm"] == "rank_grpo" and tags["checkpoint.md5"] == checkpoint_digest(paths.model("rank_grpo"))
-    assert tags["parent"] == f"sft {checkpoint_digest(paths.model('sft'))[:8]}" and len(tags) == 9
+    assert tags["parent"] == f"sft {checkpoint_digest(paths.model('sft'))[:8]}" and len(tags) == 10
+    assert tags["rank_grpo.verdict"] == "Rank-GRPO changed nothing that the test shows."
+    text = with_verdict(with_verdict(version.description, "refused"), "promoted")
+    assert "refused" not in text and text.replace("**Last decision.** promoted\n\n", "") == version.description
     assert mlflow.artifacts.load_dict(f"runs:/{version.run_id}/evaluate.json") == metrics
 
     folder = tmp_path / "fetched"

@@ -220,9 +220,13 @@ def test_recommend_prints_a_list_or_json(project, monkeypatch, cli):
     ("command", "message"),
     [
         ("recommend x --model nowhere", "--model nowhere: not a model's folder; give `champion`, `challenger`, "),
-        ("recommend x", "--model demo is the trained model that comes with convrec; or give a model's folder"),
+        (
+            "recommend x",
+            "convrec-movies: no version is registered; run `python -m flows.train`, or ask the packaged mo",
+        ),
+        ("chat", "ask the packaged model: --model demo"),
         ("app --port 99999", 'Invalid value "99999" for --port. Must be <= 65535.'),
-        ("app", "models:/convrec-movies@champion: not in the registry (no version is the champion)"),
+        ("app", "convrec-movies: no version is registered; run `python -m flows.train`, or ask the packaged model: --"),
         ("app --model a --challenger a", "--challenger a: this is the same as the first model; give another"),
     ],
 )

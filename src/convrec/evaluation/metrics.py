@@ -84,9 +84,9 @@ RANKED = [name for name, metric in METRICS.items() if metric.label.endswith("@")
 
 
 def metric_label(metric: str) -> str:
-    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`."""
+    """Return a metric's name as people read it: `NDCG@5` for `ndcg_at_5`, `NDCG` for `ndcg`."""
     name, _, cutoff = metric.partition("_at_")
-    return (METRICS[name].label if name in METRICS else name.replace("_", " ").capitalize()) + cutoff
+    return f"{METRICS[name].label if name in METRICS else name.replace('_', ' ').capitalize()}{cutoff}".rstrip("@")
 
 
 def rank_scores(relevance: np.ndarray, num_truths: np.ndarray, cutoffs: Sequence[int]) -> dict[str, np.ndarray]:

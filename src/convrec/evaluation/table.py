@@ -80,9 +80,8 @@ def results_words(paths: Paths) -> list[str]:
 
 
 def print_summary(paths: Paths, decision: str) -> None:
-    """Print the verdict and the decision on the model, the other findings, then a row for each system as served."""
-    verdict, *others = results_words(paths)
-    console, lines = Console(highlight=False), ["", f"{verdict} {decision}", *others]
+    """Print the decision on the model, the findings, then a row for each system as served."""
+    console, lines = Console(highlight=False), ["", decision, *results_words(paths)]
     console.print(*lines, sep="\n", markup=False, soft_wrap=not console.is_terminal)  # a terminal's lines end at words
     _table(read_evaluation(paths), ablations=False).print()
 

@@ -14,7 +14,12 @@ ALREADY = "champion already"
 NO_CHAMPION = "no champion"  # the detail of a gate that has nothing to compare with
 LATENCY = "latency_p95_seconds"
 GATE_COLUMNS = ("gate", "figure", "limit", "outcome", "detail")
-_VERBS = {PROMOTED: "was promoted", REFUSED: "was refused", AWAITING: "awaits approval"}
+_TITLES = {
+    "in_catalog": "share of lines that name a catalog item",
+    "format": "share of lists in the exact format",
+    "coverage": "share of the catalog that is listed",
+    LATENCY: "time for an answer in seconds",
+}
 _Gains = dict[str, Annotated[Gain, PlainSerializer(lambda gain: gain._asdict())]]
 
 
@@ -69,7 +74,7 @@ class Comparison:
 class Gate:
     """One condition: its figure (None if there is nothing to measure), the limit, and whether it holds.
 
-    `note` says why it is uncertain, if it is.
+    `note` says how many rows would decide where they are too few, `why` in words why it fails.
     """
 
     name: str
@@ -78,11 +83,17 @@ class Gate:
     passed: bool
     detail: str = ""
     note: str = ""
+    why: str = ""
 
     def __str__(self) -> str:
-        if self.figure is None:
-            return f"{self.name}: {self.detail}"
-        return f"{self.name} {self.figure:.4f} ({self.limit}{f'; {self.note}' if self.note else ''})"
+        figures = f"the {self.title} is {self.figure:.4g} ({self.limit})" if self.figure is not None else self.detail
+        return self.why or figures
+
+    @property
+    def title(self) -> str:
+        """The name in words, also of a guard rail, whose name is that in promotion.yaml."""
+        name, space, rest = self.name.partition(" ")
+        return f"{_TITLES.get(name, name)}{space}{rest}"
 
     @property
     def applies(self) -> bool:
@@ -92,7 +103,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about a challenger: status and reason, every gate with its figure, and what was compared."""
+    """The decision about a challenger: status, reason in plain words, every gate with its figure, what was compared."""
 
     status: str
     reason: str
@@ -123,7 +134,7 @@ def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
     """Return name, figure, limit, outcome and detail, as texts, of each gate that applies."""
     return [
         (
-            gate.name,
+            gate.title,
             "-" if gate.figure is None else f"{gate.figure:.4f}",
             gate.limit,
             "holds" if gate.passed else "FAILS",
@@ -136,20 +147,13 @@ def gate_rows(decision: Decision) -> list[tuple[str, str, str, str, str]]:
 
 def skipped_gates(decision: Decision) -> str:
     """Return a sentence about the gates that do not apply; empty if all do."""
-    names = [gate.name for gate in decision.gates if not gate.applies]
+    names = [gate.title for gate in decision.gates if not gate.applies]
     return f"Not checked, because there is no champion to compare with: {'; '.join(names)}." if names else ""
-
-
-def headline(decision: Decision) -> str:
-    """Return the decision in one line."""
-    if decision.status == ALREADY:
-        return f"Version {decision.challenger} is the champion already"
-    return f"Version {decision.challenger} {_VERBS[decision.status]}: {decision.reason}"
 
 
 def decision_markdown(decision: Decision) -> str:
     """Return the decision as Markdown: the result, a table of the gates, and what was compared."""
-    lines = [f"## {markdown(headline(decision))}", ""]
+    lines = [f"## Version {decision.challenger}: {decision.status}", "", markdown(decision.reason), ""]
     if decision.gates:
         lines.append(TextTable(GATE_COLUMNS, gate_rows(decision), left=len(GATE_COLUMNS)).markdown())
         if skipped := skipped_gates(decision):

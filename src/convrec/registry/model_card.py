@@ -4,24 +4,34 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from convrec.evaluation.headline import spread, with_interval
+from convrec.evaluation.headline import excludes_zero, spread, with_interval
 from convrec.evaluation.metrics import metric_label
 from convrec.evaluation.systems import is_ablation, system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.config.params import Params
 from convrec.project.paths import Paths
+from convrec.project.text import markdown
 from convrec.registry.tracking import COMMIT_TAG, data_tags, file_md5, git_state
 from convrec.registry.tracking.describe import DIGEST_TAG, read_versions, table_facts, version_tags
 
 MAX_DESCRIPTION = 5000  # characters of a version's description in the registry
 CHECKPOINT_TAG, GUIDANCE_TAG = "checkpoint.md5", "guidance.md5"
 TEST_TAG = "test."  # followed by the metric; its value is that of the model as it is served
+TRAINING_TAG = "rank_grpo.verdict"  # what it changed
+_CHANGED = {1: "improved on SFT", 0: "changed nothing that the test shows", -1: "made the lists worse than SFT's"}
+_DECISION = "**Last decision.** "
 _DIGITS = 8  # of a hash in a tag
 
 
 def checkpoint_digest(model: Path) -> str:
     """Return the MD5 of the checkpoint's weights, which identifies a registered checkpoint."""
     return " ".join(file_md5(path) for path in sorted(model.glob("*.safetensors")))
+
+
+def with_verdict(card: str, verdict: str) -> str:
+    """Return a model card with the verdict of a decision below its title, in place of that of the decision before."""
+    title, *parts = [part for part in card.split("\n\n") if not part.startswith(_DECISION)] or [""]
+    return "\n\n".join([title, f"{_DECISION}{markdown(verdict)}", *parts]).strip()[:MAX_DESCRIPTION]
 
 
 def describe_version(params: Params, paths: Paths, stage: str, model_name: str) -> tuple[dict[str, str], str]:
@@ -42,6 +52,8 @@ def describe_version(params: Params, paths: Paths, stage: str, model_name: str) 
         f"{TEST_TAG}{headline}": with_interval(score),
         **data_tags(paths),
     }
+    if stage == "rank_grpo" and (gain := metrics.get(f"paired_{headline}", {}).get("rank_grpo_over_sft")):
+        tags[TRAINING_TAG] = f"Rank-GRPO {_CHANGED[excludes_zero(gain)]}."
     files = {name: paths.split(name) for name in ("train", "validation", "test")} | {"catalog": paths.catalog}
     shown = (headline, f"recall_at_{widest}", "in_catalog")
     rows = [

@@ -6,7 +6,7 @@ One line in `Policy` or `GuardRails` adds it. The name of that field is the name
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from convrec.evaluation.comparison import Gain
 from convrec.evaluation.headline import TOO_FEW, bounds, excludes_zero
-from convrec.evaluation.metrics import METRICS, RANKED
+from convrec.evaluation.metrics import METRICS, RANKED, metric_label
 from convrec.evaluation.systems import BASELINES
 from convrec.project.config.base import Section, validated
 from convrec.project.errors import InputError
@@ -25,6 +25,7 @@ from convrec.service.arms import BETTER
 
 POLICY_FILE = Path("promotion.yaml")
 _MOST_TIMES = 100  # as many rows as there are, of those that `rows_to_decide` asks for
+_NOTHING_SHOWS = "nothing shows that it is better than"
 _HOLDS = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 
 
@@ -36,14 +37,18 @@ class Rule(Section):
         raise NotImplementedError
 
 
-def _gain_gate(name: str, gain: Gain | None, kind: str, limit: float, detail: str = "") -> Gate:
-    """Return the gate of a gain's lower end; it fails if there are too few persons for one."""
-    if gain is not None and gain.low is None:
-        return Gate(name, None, f"{kind} {limit:g}", False, f"not enough data: {TOO_FEW}, {gain.n} rows")
+def _gain_gate(metric: str, other: str, gain: Gain | None, kind: str, limit: float, detail: str = "") -> Gate:
+    """Return the gate of a gain's lower end over `other`; it fails if there are too few persons for one."""
+    name = f"{metric_label(metric)} gain over {other}, at least"
+    if gain is not None and (gain.low is None or gain.high is None):
+        return Gate(name, None, f"{kind} {limit:g}", False, f"there are {TOO_FEW} in the {gain.n} test rows")
     gate = _gate(name, None if gain is None else gain.low, kind, limit, detail)
-    if gain is None or gate.passed or (enough := rows_to_decide(gain, limit)) is None:
+    if gain is None or gate.passed:
         return gate
-    return replace(gate, note=f"too few test rows ({gain.n:,}); about {enough:,} would decide")
+    is_below, enough = (gain.high or 0) < limit, rows_to_decide(gain, limit)
+    why = f"it is worse than {other}" if is_below else f"{_NOTHING_SHOWS} {other}"
+    why = f"its gain over {other} {'is' if is_below else 'may be'} below {limit:g}" if limit else why
+    return replace(gate, why=why, note=f"about {enough:,} test rows would decide" if enough else "")
 
 
 def rows_to_decide(gain: Gain, limit: float) -> int | None:
@@ -82,10 +87,9 @@ class GainRule(Rule):
     def gates(self, name: str, found: Comparison) -> list[Gate]:
         gain = None if found.champion is None else found.gains[name]
         p, detail = (None, "") if gain is None else (gain.p, _spread(gain))
-        return [
-            _gain_gate(f"{name} gain, lower end", gain, "above", self.min, detail),
-            _gate(f"{name} gain, p", p, "at most", self.max_p),
-        ]
+        lower = _gain_gate(name, "the champion", gain, "above", self.min, detail)
+        chance = _gate(f"chance of such a gain in {metric_label(name)} between equals (p)", p, "at most", self.max_p)
+        return [lower, chance if chance.passed else replace(chance, why=lower.why, note=lower.note)]
 
 
 class Baselines(Rule):
@@ -102,8 +106,7 @@ class Baselines(Rule):
         if not self.names:
             return []
         best, gain = min(found.baselines.items(), key=lambda one: one[1].mean)
-        title = f"{self.metric} over the strongest baseline, lower end"
-        return [_gain_gate(title, gain, "at least", self.min, f"{best}: {_spread(gain)}")]
+        return [_gain_gate(self.metric, BASELINES[best], gain, "at least", self.min, _spread(gain))]
 
 
 class Limits(Rule):
@@ -132,7 +135,7 @@ class Limits(Rule):
                     other = found.champion.means[name]
                     of_zero = 1.0 if own == other else float("inf")
                     ratio, detail = own / other if other else of_zero, f"{own:.4f} over {other:.4f}"
-                gates.append(_gate(f"{name}, ratio to the champion's", ratio, kind, limit, detail))
+                gates.append(_gate(f"{name} relative to the champion's", ratio, kind, limit, detail))
         return gates
 
 
@@ -144,7 +147,7 @@ class Slices(Rule):
     min_rows: int = Field(ge=1, description="slices with fewer rows are ignored as too uncertain")
 
     def gates(self, name: str, found: Comparison) -> list[Gate]:
-        title = f"{self.metric}, largest fall of a slice"
+        title = f"largest {metric_label(self.metric)} loss of a slice"
         large = [change for change in found.slices if change.n_rows >= self.min_rows]
         if found.champion is None:
             return [_gate(title, None, "at most", self.max_drop)]
@@ -152,7 +155,9 @@ class Slices(Rule):
             return [Gate(title, None, f"at most {self.max_drop:g}", True, f"no slice has {self.min_rows} rows")]
         worst = max(large, key=lambda change: change.drop)
         where = f"{worst.kind} = {worst.name}, {worst.n_rows} rows: {worst.champion:.4f} to {worst.challenger:.4f}"
-        return [_gate(title, worst.drop, "at most", self.max_drop, where)]
+        gate = _gate(title, worst.drop, "at most", self.max_drop, where)
+        why = f"{metric_label(self.metric)} falls by {worst.drop:.3f} in the slice {worst.kind} = {worst.name}"
+        return [gate if gate.passed else replace(gate, why=why)]
 
 
 class ExperimentRule(Rule):
@@ -168,9 +173,10 @@ class ExperimentRule(Rule):
         if found.champion is None:
             return [Gate(title, None, BETTER, True, NO_CHAMPION)]
         if result is None:
-            missing = f"no ended experiment against version {found.champion.version}; `convrec experiment start`"
+            missing = f"no experiment against version {found.champion.version} has ended; `convrec experiment start`"
             return [Gate(title, None, BETTER, False, missing)]
-        return [Gate(title, result["mean"], BETTER, result["verdict"] == BETTER, describe_experiment(result))]
+        why = "" if result["verdict"] == BETTER else f"the online experiment says: {result['verdict']}"
+        return [Gate(title, result["mean"], BETTER, not why, describe_experiment(result), why=why)]
 
 
 def describe_experiment(result: dict[str, Any]) -> str:
@@ -225,48 +231,61 @@ def decide(
     comparison: Comparison,
     rolled_back: str | None = None,
     again: bool = False,
-    approval: Mapping[str, str] | None = None,
+    approval: dict[str, str] | None = None,
+    model: str = "challenger",
+    training: str = "",
 ) -> Decision:
     """Return the decision with every gate: the challenger is promoted, refused, or awaits approval.
 
     `rolled_back` describes an earlier rollback of the version, which blocks it unless `again` is true. `approval` says
-    who approved it and when, if the policy requires approval.
+    who approved it and when, if required. `model` is what `--model` takes; `training` says what Rank-GRPO changed.
     """
     gates = policy.gates(comparison)
     if rolled_back is not None:
-        detail = f"{rolled_back}; --again overrides this"
-        gates.append(Gate("rolled_back", None, "not rolled back before", again, detail))
+        detail = f"it was {rolled_back}; --again overrides this"
+        gates.append(Gate("earlier rollback", None, "none", again, detail))
     failed = [gate for gate in gates if not gate.passed]
-    status, reason = (REFUSED, "; ".join(map(str, failed))) if failed else (PROMOTED, _reason(policy, comparison))
+    status = REFUSED if failed else PROMOTED
     if not failed and policy.approval == "required":
         detail = f"given by {approval['by']}" if approval else "not given yet"
         gates.append(Gate("approval", None, "required", approval is not None, detail))
         status = PROMOTED if approval else AWAITING
-    champion = comparison.champion
-    return Decision(
-        status,
-        reason,
-        comparison.challenger.version,
-        champion.version if champion else None,
-        tuple(gates),
-        comparison,
-        policy.model_dump(),
-        dict(approval) if approval else None,
-    )
+    reason = f"{verdict(policy, comparison, status, failed, model)} {training}".rstrip()
+    versions = comparison.challenger.version, comparison.champion.version if comparison.champion else None
+    return Decision(status, reason, *versions, tuple(gates), comparison, policy.model_dump(), approval)
 
 
-def _reason(policy: Policy, comparison: Comparison) -> str:
-    """Return why a version that passes every gate is promoted."""
-    if comparison.champion is None:
-        return "there was no champion; all other gates hold"
-    if comparison.experiment is not None and "gains" in policy.replaced:
-        result = describe_experiment(comparison.experiment)
-        return f"better than version {comparison.champion.version} in an online experiment: {result}"
-    gains = {name: comparison.gains[name] for name in policy.gains}
-    is_better = all(excludes_zero(gain._asdict()) > 0 for gain in gains.values())
-    better = f"{'better than' if is_better else 'within the allowed loss of'} version {comparison.champion.version}"
-    gained = ", ".join(f"{name} {gain.mean:+.4f}, p {gain.p:.4f}" for name, gain in gains.items())
-    return f"{better} on the same {comparison.n_rows} test rows: {gained}"
+def verdict(policy: Policy, found: Comparison, status: str, failed: Sequence[Gate], model: str) -> str:
+    """Return a decision in plain words: how the version compares, what was decided and why, and what to do next."""
+    version, standing = found.challenger.version, _standing(found)
+    told = f"On {found.n_rows:,} test rows, version {version} is {standing}. It" if standing else f"Version {version}"
+    if status == AWAITING:
+        return f"{told} awaits a person's approval: `convrec promote --version {version} --approve --by NAME`."
+    if status == PROMOTED:
+        how = "" if "better than the champion" in standing else ", within the loss that promotion.yaml allows"
+        if found.experiment is not None and "gains" in policy.replaced:
+            how = f": users preferred it in the online experiment {found.experiment['experiment']}"
+        return f"{told} was promoted{': there was no champion' if found.champion is None else how}."
+    whys = ", and ".join(dict.fromkeys(map(str, failed))).replace(f", and {_NOTHING_SHOWS}", " or")
+    todo = f"You can serve it (`--model {model}`)" if found.champion is None else "Keep the champion"
+    if all(gate.note for gate in failed):  # of the numbers of rows, the largest
+        todo += f", or collect more: {max((gate.note for gate in failed), key=lambda note: (len(note), note))}"
+    return f"{told} was not promoted, because {whys}. {todo}."
+
+
+def _standing(found: Comparison) -> str:
+    """Return what the challenger differs from, and from what not; empty where nothing can be compared."""
+    lowest = sorted(found.gains.values(), key=lambda gain: gain.low or 0)[:1]
+    gains = {f"the champion (version {found.champion.version})": gain for gain in lowest if found.champion}
+    order = sorted(found.baselines, key=lambda name: found.baselines[name].mean)
+    gains |= {f"the best classical method ({BASELINES[name]})": found.baselines[name] for name in order[:1]}
+    if "popularity" in order[1:] and excludes_zero(found.baselines[order[0]]._asdict()) < 1:
+        gains["popularity"] = found.baselines["popularity"]
+    if any(gain.low is None for gain in gains.values()):
+        return ""
+    words = {0: "not clearly different from", 1: "better than", -1: "worse than"}
+    groups = {sign: [one for one, gain in gains.items() if excludes_zero(gain._asdict()) == sign] for sign in words}
+    return ", ".join(f"{words[sign]} {' and '.join(others)}" for sign, others in groups.items() if others)
 
 
 def resolve_metric(name: str, cutoffs: Sequence[int], field: str) -> str:

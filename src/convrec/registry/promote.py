@@ -14,7 +14,7 @@ from convrec.project.paths import Paths
 from convrec.project.text import plain
 from convrec.registry.decisions import ALREADY, REFUSED, Decision, Gate, decision_markdown
 from convrec.registry.experiment import recorded_result
-from convrec.registry.model_card import TEST_TAG
+from convrec.registry.model_card import TEST_TAG, TRAINING_TAG, with_verdict
 from convrec.registry.moves import (
     STATUS_TAG,
     ChampionChanged,
@@ -57,7 +57,7 @@ def promote(
     challenger = find_version(client, version)
     name, state, who = str(challenger.version), read_state(client), plain(by or user_name())
     if state.champion == name:
-        return Decision(ALREADY, "", name, name)
+        return Decision(ALREADY, f"Version {name} is the champion already.", name, name)
     from convrec.registry.measure import compare_versions  # noqa: PLC0415  (imports torch)
 
     versions = [name] if state.champion is None else [name, state.champion]
@@ -69,7 +69,8 @@ def promote(
         comparison = replace(comparison, experiment=recorded_result(challenger, state.champion))
     lost, approval = rolled_back(state.moves, name), {"by": who, "at": utc_now()} if approve else None
     why = f"rolled back at {lost.at} by {lost.by}{': ' if lost.reason else ''}{lost.reason}" if lost else None
-    decision = decide(policy, comparison, why, again, approval)
+    model = "challenger" if "challenger" in challenger.aliases else f"models:/{model_name()}/{name}"
+    decision = decide(policy, comparison, why, again, approval, model, challenger.tags.get(TRAINING_TAG, ""))
     return decision if dry_run else _carry_out(client, state, decision, who)
 
 
@@ -88,17 +89,20 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
             promote_version(client, state, decision.challenger, by, decision.reason, f"{artifact}.json")
         except ChampionChanged as error:
             if read_state(client).champion == decision.challenger:  # promoted by another process, which records it
-                return Decision(ALREADY, "", decision.challenger, decision.challenger)
+                return Decision(ALREADY, "Another process promoted it.", decision.challenger, decision.challenger)
             gate = Gate("champion", None, "unchanged since the comparison", False, str(error))
             decision = replace(decision, status=REFUSED, reason=str(error), gates=(*decision.gates, gate))
+    card = with_verdict(version.description or "", decision.reason)
     with not_undone(f"the promotion of version {decision.challenger}") if decision.promoted else nullcontext():
         if version.run_id:
             client.log_text(version.run_id, decision_markdown(decision), f"{artifact}.md")
+            client.log_text(version.run_id, card, "model_card.md")
             client.log_dict(version.run_id, decision.to_json(), f"{artifact}.json")
         short = {name: getattr(decision, name) for name in ("number", "status", "champion", "by", "at")}
         short |= {"reason": decision.reason[:_MAX_REASON], "artifact": f"{artifact}.json" if version.run_id else ""}
         client.set_model_version_tag(model_name(), version.version, DECISION_TAG, json.dumps(short))
         client.set_model_version_tag(model_name(), version.version, STATUS_TAG, decision.status)
+        client.update_model_version(model_name(), version.version, description=card)
     return decision
 
 

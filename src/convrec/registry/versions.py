@@ -232,12 +232,11 @@ def other_models(name: str) -> str:
 
 def _not_registered(uri: str, why: str) -> InputError:
     name = re.split("[@/]", uri.removeprefix("models:/"))[0]
-    remedies = ["`convrec registry list` shows all versions"]
-    if alias_version(CHALLENGER, name) is not None:
-        remedies.append(f"the one that was not promoted answers with --model {CHALLENGER}")
-    remedies.append("`python -m flows.train` trains and registers a model")
-    remedies.append(f"--model {DEMO} is the trained model that comes with convrec; or give a model's folder")
-    return InputError("; ".join(filter(None, [f"{uri}: not in the registry ({why})", *remedies, other_models(name)])))
+    listed, newest = "`convrec registry list` shows all versions", alias_version(CHALLENGER, name)
+    untried = f"the one that was not promoted answers with --model {CHALLENGER}" if newest else ""
+    todo = f"`python -m flows.train` trains and registers a model; --model {DEMO} is the one that comes with convrec"
+    told = f"{uri}: not in the registry ({why})"
+    return InputError("; ".join(filter(None, [told, listed, untried, todo, other_models(name)])))
 
 
 def require_shared_items(catalogs: Mapping[str, Catalog]) -> None:
@@ -311,6 +310,21 @@ def download_version(uri: str, folder: Path | None = None) -> "ModelFiles":
     with _reading(uri):
         files = mlflow.artifacts.download_artifacts(uri, dst_path=None if folder is None else str(folder))
     return read_version(Path(files), uri)
+
+
+def champion_or_newest() -> str:
+    """Return what `--model` takes: the champion, or else, with a log line, the newest. Raises `InputError` for none."""
+    connect()
+    if alias_version(CHAMPION) is not None:
+        return CHAMPION
+    client, name = mlflow.MlflowClient(), model_name()
+    if not (numbers := [str(version.version) for version in all_versions(client)]):
+        todo = f"run `python -m flows.train`, or ask the packaged model: --model {DEMO}"
+        raise InputError("; ".join(filter(None, [f"{name}: no version is registered; {todo}", other_models(name)])))
+    number, is_challenger = numbers[0], read_aliases(client).get(CHALLENGER) == numbers[0]
+    text = "No champion yet: this is version %s, the newest one%s. `convrec promote` decides on it."
+    logger.warning(text, number, " (challenger)" if is_challenger else "")
+    return CHALLENGER if is_challenger else f"models:/{name}/{number}"
 
 
 def served_versions(with_challenger: bool) -> dict[str, str]:

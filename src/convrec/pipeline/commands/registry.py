@@ -51,19 +51,22 @@ def promote(
     """
     if approve and not by:
         raise InputError("--approve needs the person's name: give --by NAME")
+    from rich.console import Console
+
     from convrec.registry import promote as module
-    from convrec.registry.decisions import ALREADY, GATE_COLUMNS, gate_rows, headline, skipped_gates
+    from convrec.registry.decisions import ALREADY, GATE_COLUMNS, gate_rows, skipped_gates
 
     logging.getLogger("convrec.classical").setLevel(logging.WARNING)  # its progress, of each answer that is timed
     decision = module.promote(*project(), version, by=by, approve=approve, again=again, dry_run=dry_run)
     if as_json:
         print(json.dumps(decision.to_json()))
     else:
+        console = Console(highlight=False, markup=False)
+        console.print(plain(decision.reason), soft_wrap=not console.is_terminal)  # a terminal's lines end at words
         if decision.gates:
             _print_table(GATE_COLUMNS, gate_rows(decision))
             if skipped := skipped_gates(decision):
                 print(plain(skipped))
-        print(plain(headline(decision)))
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,10 @@ def _loading(what: str) -> "Status":
 def _open(name: str) -> "Recommender":
     with _loading(name):
         from convrec.registry.recommenders import open_recommender
+        from convrec.registry.versions import CHAMPION, champion_or_newest
 
+    name = champion_or_newest() if name == CHAMPION else name
+    with _loading(name):
         return open_recommender(name)
 
 
@@ -244,7 +247,7 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
     """Serve until interrupted. The page needs a model at once; the service waits for the first champion."""
     with _loading("the service"):
         from convrec.registry.recommenders import RegistrySource
-        from convrec.registry.versions import MODEL_VARIABLE, model_name
+        from convrec.registry.versions import CHAMPION, MODEL_VARIABLE, champion_or_newest, model_name
         from convrec.service.app.metrics import Metrics
         from convrec.service.app.server import hosts_of, listening, make_app, run
         from convrec.service.app.service import Limits, Service
@@ -254,6 +257,8 @@ def _run(options: Serving, port: int, challenger: str | None, has_page: bool, ke
 
     if options.evidence == "live" and options.feedback == "none":
         raise InputError("--evidence live learns from feedback; leave out `--feedback none`")
+    if has_page and options.model is None and (name := champion_or_newest()) != CHAMPION:
+        options = replace(options, model=name)
     if options.model is None:
         os.environ[MODEL_VARIABLE] = model_name()  # a service stays with it, whatever becomes of params.yaml
     sys.setswitchinterval(_SWITCH_SECONDS)
