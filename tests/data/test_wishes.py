@@ -91,6 +91,8 @@ def test_labelled_phrasings():
         ),
         ("a good film, any nice one", set()),
         ("I love Tom Hanks, seen all of his", {"no Tom Hanks"}),
+        ("been through everything by Tom Hanks", {"no Tom Hanks"}),
+        ("horror for someone who hates comedy", {"~horror", "no comedy"}),
         ("my 5yo is scared of everything", {"only family"}),
         ("less horror would be nice, and not that funny", {"~less horror", "~less funny"}),
     ],
@@ -235,6 +237,13 @@ def test_a_reader_lives_as_long_as_its_catalog():
     del catalog
     gc.collect()
     assert reader() is None
+
+
+def test_a_title_that_was_seen_is_excluded_and_not_spoken_against():
+    seen, denied = _read("I have seen Alien")[0], _read("not Alien")[0]
+    assert (seen.text, seen.against) == ("not Alien", frozenset()) and denied.against == {"alien"}
+    liked = _read("Bot: Alien, Big", "the second one was good, more like that one")
+    assert _labels(liked) == {"=Big"}
 
 
 def test_only_the_user_is_read():

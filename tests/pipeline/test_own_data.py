@@ -101,7 +101,7 @@ def test_a_log_and_its_catalog_give_likes_periods_and_words(folder, cli):
 @pytest.mark.parametrize(("values", "rules"), [([3, 8, 10], (8.0, 4.0)), ([1.0, 4.5], (3.6, 1.8)), ([1], (0.8, 0.0))])
 def test_likes_are_four_fifths_of_the_largest_rating(folder, cli, values, rules):
     _write_log(folder, values)
-    assert cli("init", folder, "--set", "data.interactions.min_liked=1").status == 0
+    assert cli("init", folder).status == 0
     assert (load_params().data.interactions.liked, load_params().data.interactions.disliked) == rules
 
 

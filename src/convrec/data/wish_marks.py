@@ -23,6 +23,7 @@ PEOPLE = {"actor", "artist", "author", "cast", "creator", "director", "people", 
 PLACES = {"country", "language", "origin"}
 MINUTES = {"runtime", "duration", "length", "minute", "playtime", "playing_time", "running_time"}
 _COUNTS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_DIGITS = {word: str(n) for n, word in enumerate([*_COUNTS, "eleven", "twelve"]) if n > 1}
 NUMBERS = {word: n for n, word in enumerate(_COUNTS)} | {"a": 1, "an": 1, "few": 3, "couple": 2, "hour": 1}
 _DECADES = ["twenties", "thirties", "forties", "fifties", "sixties", "seventies", "eighties", "nineties"]
 _PARTS = {"early": (0, 3), "mid": (4, 6), "late": (7, 9)}  # of a decade
@@ -211,7 +212,9 @@ class Marker:
         self._titles: dict[Key, Value] = {}  # by their words, and by those before a colon
         for index, item in enumerate(catalog.items):
             for title in dict.fromkeys((item.title, item.title.partition(":")[0])):
-                self._titles.setdefault(words_of(ARTICLE.sub("", title)), Value(title, [])).items.append(index)
+                said = words_of(ARTICLE.sub("", title))
+                for key in dict.fromkeys((said, tuple(_DIGITS.get(word, word) for word in said))):  # "Oceans 11"
+                    self._titles.setdefault(key, Value(title, [])).items.append(index)
         self._starts = self._starts_of_titles()
         self._sizes: dict[str, list[int]] = {}  # of values and titles in words, by the first word
         for size, first in sorted(

@@ -37,7 +37,7 @@ from convrec.data.wish_marks import (
     words_of,
 )
 from convrec.data.wish_references import resolved
-from convrec.data.wish_scopes import ARTICLES, DENIED, ENDS, Mark, polarities
+from convrec.data.wish_scopes import ARTICLES, DENIED, ENDS, REACH, Mark, polarities
 from convrec.data.wishes import Wish
 
 LONGEST_READ = 10_000  # last characters of a conversation that are read
@@ -46,6 +46,7 @@ _MOST_UNUSED = 20  # phrases of a message that are told
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
 _RARE, _RARE_SHARE = 19, 0.05  # items, and their share, of a value that is as particular as a person
 _NEAR = 8  # tokens around a limit that say what it is of
+_ALL = {"all", "everything", "every"}  # of a person's films, which were seen
 _ADDING = {"also", "additionally", "another", "more"}  # to what was asked for before
 _TIES = {"by", "with", "starring", "featuring", "from", "in"}  # before a value that items are to have
 _LIKING = {"like", "love", "enjoy", "adore", "liked", "loved", "enjoyed", "likes", "loves", "fan", "into", "seen"}
@@ -172,7 +173,7 @@ class WishReader:
         token, polarity, at = thing[0].token, thing[0].polarity, thing[0].at
         if token.kind == "title":
             if polarity in DENIED | {"seen"}:
-                yield from map(self._without, token.values)
+                yield from (self._without(value, is_seen=polarity == "seen") for value in token.values)
             elif polarity in ("want", "welcome") and token.unit != "list":  # "all of these are old"
                 yield from ((("named", fold(value.text)), Wish(value.text, "named")) for value in token.values)
             return
@@ -186,6 +187,9 @@ class WishReader:
                 ("against", *sorted(against)),
                 Wish(f"no {name}", "unsure" if polarity == "doubt" else "kept", ~fits, against),
             )
+        elif polarity == "seen" and not _ALL.isdisjoint(token.word for token in tokens[max(0, at - REACH) : at]):
+            person = fold(token.values[0].text)  # "seen everything by Miyazaki"
+            yield ("against", person), Wish(f"no {name}", "kept", ~fits, frozenset({person}))
         elif polarity == "less":
             yield ("less", name), Wish(f"less {token.said}", "preferred", ~fits)
         elif polarity in ("again", "forget", "want", "welcome"):
@@ -206,10 +210,11 @@ class WishReader:
         indices = self.catalog.indices_of_lines(lines)
         return [Value(self.catalog.items[index].title, [index]) for index in indices if index is not None]
 
-    def _without(self, title: Value) -> tuple[Key, Wish]:
-        fits, against = np.ones(len(self.catalog), bool), fold(title.text)
+    def _without(self, title: Value, is_seen: bool = False) -> tuple[Key, Wish]:
+        """Return the wish for a list without a title, which says nothing against one that was seen."""
+        fits, said = np.ones(len(self.catalog), bool), fold(title.text)
         fits[title.items] = False
-        return ("without", against), Wish(f"not {title.text}", "kept", fits, frozenset({against}))
+        return ("without", said), Wish(f"not {title.text}", "kept", fits, frozenset(() if is_seen else (said,)))
 
     def _name(self, mark: Mark) -> str:
         token = mark.token

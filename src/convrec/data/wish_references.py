@@ -32,7 +32,9 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
             found += [Token("not", "", "cue", "not"), people[-1]]  # "I love Hitchcock, and have seen all of his"
             at += 1
             continue
-        if shown:
+        if [token.word for token in tokens[at : at + 2]] == ["that", "one"] and "like" in [t.word for t in found[-1:]]:
+            size, values = 2, next((token.values for token in reversed(found) if token.kind == "title"), [])
+        elif shown:
             size, values = _pointed(tokens[at : at + 6], shown, tokens[at - 1].word if at else "", is_seen)
         names, column = _same(marker.catalog, tokens[at : at + 2], named)
         if names:
