@@ -22,6 +22,7 @@ _MAX_READ = 10_000  # last characters of what a user wrote, in which shared word
 _UNLABELLED = {"genre", "genres", "keyword", "keywords", "tag", "tags", "theme", "themes"}
 _DECADE = re.compile(r"\b(?:(19|20)(\d)0|(\d)0)['’]?s\b")
 _THIS_CENTURY = "012"  # "10s" is the 2010s, "90s" the 1990s
+_NO_VALUE = re.compile(r"\d|^(?:less|only|not|no) ")  # in a wish that is not for a value
 _FEWEST_FITTING = 10  # the items of the catalog that fit an example
 
 
@@ -78,7 +79,11 @@ class Reasons:
         """
         used = [wish for wish in wishes if wish.state in ("kept", "preferred", "unsure")]
         against = frozenset[str]().union(*(wish.against for wish in used if wish.state != "preferred"))
-        asked = {fold(wish.text) for wish in used if wish.state != "unsure"}
+        asked = [
+            (wish.text, wish.fits)
+            for wish in used
+            if wish.state != "unsure" and wish.fits is not None and not _NO_VALUE.search(wish.text)
+        ]
         text = "\n".join(message["content"] for message in messages if message["role"] == "user")[-_MAX_READ:]
         text = normalise_unicode("NFC", text)
         named, words = self.named_items([text]), fold(self._without_titles(text))
@@ -89,10 +94,12 @@ class Reasons:
         return [
             [
                 *_liked(number),
-                *_mentioned(item, words, asked - against, decades, against),
+                *_mentioned(
+                    item, words, [said for said, fits in asked if index is not None and fits[index]], decades, against
+                ),
                 *self._shared(item, named, against),
             ]
-            for item, number in zip(items, people, strict=True)
+            for item, index, number in zip(items, indices, people, strict=True)
         ]
 
     def _without_titles(self, text: str) -> str:
@@ -203,11 +210,10 @@ def _liked(number: int | None) -> list[str]:
     return [] if number is None else [f"Liked by {number:,} people who asked for something like this"]
 
 
-def _mentioned(
-    item: Item, words: str, asked: Collection[str], decades: set[int], against: Collection[str]
-) -> list[str]:
+def _mentioned(item: Item, words: str, asked: Sequence[str], decades: set[int], against: Collection[str]) -> list[str]:
     values = [value for own in short_values(item).values() for value in own if fold(value) not in against]
-    values = [value for value in values if not value.isdecimal() and (fold(value) in asked or _occurs(value, words))]
+    values = [value for value in values if not value.isdecimal() and _occurs(value, words)]
+    values += [text for text in asked if fold(text) not in map(fold, values) and fold(text) not in against]
     if item.year is not None and item.year // 10 * 10 in decades:
         values.append(f"the {item.year // 10 * 10}s")
     return [f"You mentioned {_joined(dict.fromkeys(values))}"] if values else []
