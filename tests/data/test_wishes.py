@@ -91,6 +91,7 @@ def test_labelled_phrasings():
         ),
         ("a good film, any nice one", set()),
         ("I love Tom Hanks, seen all of his", {"no Tom Hanks"}),
+        ("a foreign film, no kissing", {"foreign", "no romance"}),
         ("been through everything by Tom Hanks", {"no Tom Hanks"}),
         ("horror for someone who hates comedy", {"~horror", "no comedy"}),
         ("my 5yo is scared of everything", {"only family"}),

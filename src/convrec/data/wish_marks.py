@@ -235,6 +235,11 @@ class Marker:
                 for index, values in enumerate(own):
                     for text in values.get(name, ()):
                         known.setdefault(fold(text), Value(text, [], name)).items.append(index)
+                home = max(known.values(), key=lambda value: len(value.items))
+                if fold(name) in ("language", "languages") and len(home.items) < filled:
+                    others = {item for value in known.values() for item in value.items} - set(home.items)
+                    foreign = [Value("foreign", sorted(others), name)]
+                    self.spelt |= {("foreign",): foreign, ("foreign", "language"): foreign}
                 for value in known.values():
                     key = words_of(value.text)
                     self.spelt.setdefault(key, []).append(value)
