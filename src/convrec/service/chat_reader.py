@@ -36,7 +36,7 @@ _FIELDS = {"kind": {"enum": list(_KINDS)}, "column": _TEXT, "value": _TEXT, "lea
 _WISH = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS), "additionalProperties": False}
 _SCHEMA = {
     "type": "object",
-    "properties": {"wishes": {"type": "array", "items": _WISH}},
+    "properties": {"wishes": {"type": "array", "items": _WISH, "maxItems": _MOST}},
     "required": ["wishes"],
     "additionalProperties": False,
 }
@@ -110,17 +110,19 @@ class ChatReader(WishReader):
             if answer is not None and (is_new or answer.done()):  # who has waited in vain does not wait again
                 return answer.result(SECONDS)
         except Exception as error:  # whatever a model or its endpoint does, there is an answer
-            logger.warning("%s: %s %s; the built-in reader reads instead", MODEL, type(error).__name__, error)
+            is_late = isinstance(error, TimeoutError)
+            why = f"no answer within {SECONDS:g} s" if is_late else f"{type(error).__name__} {error}"
+            logger.warning("%s: %s; the built-in reader reads instead, for %.0f s", MODEL, why, _PAUSE)
             with self._lock:
                 self._resumes = time.monotonic() + _PAUSE
-                if not isinstance(error, TimeoutError):
-                    self._answers.pop(said, None)
         return super().read(messages)
 
     def _fill(self, said: str, answer: "Future[list[Wish]]") -> None:
         try:
             answer.set_result(self._ask(said))
         except Exception as error:
+            with self._lock:  # also if nobody waits any more
+                self._answers.pop(said, None)
             answer.set_exception(error)
         finally:
             self._free.release()
@@ -141,7 +143,7 @@ class ChatReader(WishReader):
 
     def _wishes(self, one: Mapping[str, Any]) -> list[Wish]:
         kind, column, value = one["kind"], one["column"], one["value"]
-        if kind == "limit":
+        if kind == "limit" and column:
             return [self._limit(column, one["least"], one["most"])]
         if not value.strip():
             return []
@@ -175,7 +177,7 @@ class ChatReader(WishReader):
         parts = [f"{word} {bound:.10g}" for word, bound in zip(words, (least, most), strict=True) if bound is not None]
         text = f"{' and '.join(parts)}{name}"
         fits = (numbers >= (-np.inf if least is None else least)) & (numbers <= (np.inf if most is None else most))
-        return self._limited(text, fits, unit, False) if parts else Wish(column, "unknown")
+        return self._limited(text, fits, unit, False) if parts and fits.any() else Wish(text or column, "unknown")
 
 
 def _unit(column: str) -> str:
