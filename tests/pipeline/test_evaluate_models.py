@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from convrec.data.conversations import write_rows
-from convrec.evaluation.comparison import mean_interval
+from convrec.evaluation.comparison import SAMPLES, mean_interval
 from convrec.generation import lists
 from convrec.pipeline.evaluate_models import evaluation_name
 from convrec.pipeline.stages import sft
@@ -85,7 +85,7 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     folder = Paths().evaluations / "models-base.test"
     kept = json.loads((folder / "evaluation.json").read_text())
     scores = pd.read_parquet(folder / "scores.parquet")
-    interval = mean_interval(scores, "recall_at_2", 100, load_params().common.seed)
+    interval = mean_interval(scores, "recall_at_2", SAMPLES, load_params().common.seed)
     assert kept["metrics"]["recall_at_2"] == pytest.approx(interval._asdict(), abs=1e-6)
     assert interval.low < interval.high
     responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]

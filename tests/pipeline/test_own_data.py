@@ -23,6 +23,7 @@ def folder(tmp_path, monkeypatch, make_store):
     (tmp_path / "mine").mkdir()
     make_store(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
     return Path("mine")
 
 

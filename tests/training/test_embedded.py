@@ -28,7 +28,7 @@ from convrec.training.embedded import (
 )
 from convrec.training.launch import RETRAIN
 
-PAGES = "d0004c69357793be58972a50294cf6629d06b9da76cea24a3c643549e6be6399"
+PAGES = "3fd812949f0983a670534d1ed4fb5c28b8b55a89ba056b5f0f54f7d5eb675a1a"
 FILMS = embedded_catalog()
 TOKENIZER = train_tokenizer(catalog_cards(FILMS), FILMS.items, 1024)
 
