@@ -180,6 +180,7 @@ def test_what_few_items_fit_or_training_does_not_teach_leads_and_what_fits_all()
     asked = make_row("s", [], "I want cooking films")
     found = _dense(made.firsts([bare, named, asked]))
     np.testing.assert_array_equal(found[:, [0, 25, 26, 99]], [[0, 4, 7, 0], [0, 0, 0, 0], [0, 8, 8, 0]])
+    assert not _dense(untaught.firsts([make_row("t", [], "less war")])).any()
     others = _dense(untaught.firsts([bare, named, asked]))[:, [0, 25, 26, 99]]
     np.testing.assert_array_equal(others, [[6, 6, 15, 0], [3, 3, 6, 0], [0, 8, 8, 0]])
     guide = Guidance(made, {"popularity": 1.0}, {})

@@ -272,16 +272,18 @@ class Evidence:
         """Return the nats that put items before others, beside the fitted weights: those of what people mean.
 
         What fits a soft wish comes first, where it is not kept. The fit does not know what a value means that hardly a
-        conversation of training prefers, so it leads as well. Where a conversation names no title that is liked, what
-        few items fit leads, however it is said, and so does what fits all that is said.
+        conversation of training prefers, so it leads as well, if at most half of the items fit. Where a conversation
+        names no title that is liked, what few items fit leads, however it is said, and so does what fits all that is
+        said.
         """
 
         def nats_of(row: Row) -> Iterator[tuple[str, np.ndarray, float]]:
             wanted, is_bare = self._wanted(row), not named_items(row, self.catalog)[0]
             for wish, fits in wanted:
-                untaught = 0.0 if wish.text in self.taught else _UNTAUGHT[not is_bare]
+                is_untaught = wish.text not in self.taught and 2 * fits.sum() <= len(fits)  # not "less horror"
                 lead = _LEAD if is_bare and is_rare(fits) else 0.0
-                yield wish.text, fits, _FIRST if wish.is_soft else max(untaught, lead)
+                lead = max(lead, _UNTAUGHT[not is_bare] if is_untaught else 0.0)
+                yield wish.text, fits, _FIRST if wish.is_soft else lead
             if is_bare and len(wanted) > 1:
                 used = [wish for wish in wishes_of(row, self.catalog) if wish.state in ("kept", "preferred")]
                 fits = np.logical_and.reduce([wish.fits for wish in used if wish.fits is not None])
