@@ -51,8 +51,9 @@ def sample(
     until: str = "2022-12",
     conversations: Annotated[Whole, Parameter(validator=Number(gte=1, lte=1_000_000))] = 14_400,
     seed: UInt32 = 17,
+    log: bool = False,
 ) -> None:
-    """Write the embedded world as monthly files in the project's schema.
+    """Write the embedded world as monthly files in the project's schema, or as a log.
 
     Example: convrec data sample my-data --until 2022-11
 
@@ -61,10 +62,11 @@ def sample(
         until: Last month to write, in 2022.
         conversations: Conversations of the whole year.
         seed: Seed of the simulation.
+        log: Write what the users liked and disliked as events, in place of the conversations.
     """
     from convrec.data.sources.sample import write_sample
 
-    written = write_sample(folder, until, conversations, seed)
+    written = write_sample(folder, until, conversations, seed, log)
     print(f"{folder}: {len(written)} new files: {', '.join(path.name for path in written) or 'none'}")
 
 

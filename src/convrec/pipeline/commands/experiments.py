@@ -26,6 +26,8 @@ def init(
 ) -> None:
     """Look at your own files, and write params.yaml for them (docs/adapting.md).
 
+    An installed package first writes a project into the current folder, if it has none.
+
     Example: convrec init data/raw/mine --items books --dry-run
 
     Args:
@@ -36,8 +38,11 @@ def init(
         log: Name of the log; without --conversations, conversations beside it are not read.
         dry_run: Print what would be written, and write nothing.
     """
+    from convrec.pipeline.new_project import write_project
     from convrec.pipeline.own_data import init as look
 
+    if not dry_run and (written := write_project()):
+        print(written)
     named = {"catalog": catalog, "conversations": conversations, "log": log}
     for line in look(folder, named, items, settings or [], dry_run):
         print(line)
