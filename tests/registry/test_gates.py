@@ -173,7 +173,7 @@ def test_the_best_of_the_baselines_is_the_one_to_reach():
 
 
 EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
-EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
+EXPERIMENT |= {"problems": [], "mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
 
 
 @pytest.mark.parametrize(
