@@ -24,7 +24,7 @@ _SECONDS = 1.0  # minimum time between two writes of figures
 
 @dataclass(frozen=True)
 class StageRecord:
-    """The contents of a record; `run_id` and `tracking_uri` are those of its MLflow run."""
+    """The contents of a record; `run_id` is that of its MLflow run."""
 
     stage: str
     pid: int
@@ -32,7 +32,6 @@ class StageRecord:
     state: Literal["running", "finished", "failed"] = "running"
     message: str = ""  # why it failed
     run_id: str = ""
-    tracking_uri: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
