@@ -84,15 +84,6 @@ class Journal(JournalFile):
         super().close()
 
 
-def waiting(folder: Path) -> int:
-    """Return the number of records in all readable journals of a folder, those of running services included."""
-    number = 0
-    for path in folder.glob("*.journal"):
-        with suppress(OSError):  # delivered and removed meanwhile, or `deliver_left` says why
-            number += sum(not line.startswith(_NAME) for _, line in lines(path))
-    return number
-
-
 def deliver_left(folder: Path, store: FeedbackStore) -> list[str]:
     """Deliver the journals of processes that ended; return why the others stay. Raises what `deliver` raises."""
     stays = []
