@@ -164,19 +164,19 @@ class FeedbackStore:
         Only the newest `most` answers of the version to such users count.
         Columns: `user_id`, `item_id`, `rank`, and `is_liked`: accepted, or watched and neither rejected nor hidden.
         """
-        given = exists().where(shown.c.answer_id == answers.c.answer_id, shown.c.version == version)
-        told = select(answers.c.answer_id, answers.c.user_id).where(answers.c.user_id.is_not(None), given)
-        last = told.order_by(answers.c.answer_id.desc()).limit(most).subquery()
-        newest = func.row_number().over(partition_by=last.c.user_id, order_by=last.c.answer_id.desc())
-        kept = select(last, newest.label("place")).subquery()
-        one = and_(kept.c.answer_id == shown.c.answer_id, kept.c.place <= number, shown.c.version == version)
-        query = select(*(shown.c[name] for name in (*_ITEM, "rank")), kept.c.user_id).join(kept, one)
+        by_version = exists().where(shown.c.answer_id == answers.c.answer_id, shown.c.version == version)
+        of_users = select(answers.c.answer_id, answers.c.user_id).where(answers.c.user_id.is_not(None), by_version)
+        newest = of_users.order_by(answers.c.answer_id.desc()).limit(most).subquery()
+        age = func.row_number().over(partition_by=newest.c.user_id, order_by=newest.c.answer_id.desc())
+        aged = select(newest, age.label("age")).subquery()
+        counts = and_(aged.c.answer_id == shown.c.answer_id, aged.c.age <= number, shown.c.version == version)
+        query = select(*(shown.c[name] for name in (*_ITEM, "rank")), aged.c.user_id).join(aged, counts)
         items = self._read(query, None, None)
-        query = select(events).join(kept, kept.c.answer_id == events.c.answer_id).where(kept.c.place <= number)
-        happened = _folded(self._read(query, None, None, events.c.time, events.c.event_id), _ITEM)
+        query = select(events).join(aged, aged.c.answer_id == events.c.answer_id).where(aged.c.age <= number)
+        outcomes = _folded(self._read(query, None, None, events.c.time, events.c.event_id), _ITEM)
         is_liked = pl.col("accepted") | (pl.col("watched") & ~pl.col("rejected") & ~pl.col("hidden"))
-        found = items.join(happened.select(*_ITEM, is_liked=is_liked), on=_ITEM, how="left")
-        return found.select("user_id", "item_id", "rank", pl.col("is_liked").fill_null(False))
+        joined = items.join(outcomes.select(*_ITEM, is_liked=is_liked), on=_ITEM, how="left")
+        return joined.select("user_id", "item_id", "rank", pl.col("is_liked").fill_null(False))
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
