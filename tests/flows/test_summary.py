@@ -11,7 +11,7 @@ from tests.registry.test_gates import COMPARISON
 
 COMPARED = replace(
     COMPARISON,
-    challenger=Side("4", "md5", {LATENCY: 0.25}),
+    challenger=Side("4", {LATENCY: 0.25}),
     gains={"ndcg": Gain(0.0123, 0.0023, 0.0223, 1741, 0.001)},
     settings={"metrics": {"ndcg": "ndcg_at_20"}},
 )
