@@ -110,7 +110,7 @@ def _run(name: str, stages: list[Stage], whole: bool, force: list[str], after_da
             page = with_decision(paths.report.read_text(encoding="utf-8"), decision.status.capitalize(), note)
             write_text(paths.decided_report, page)
         words, results = (results_words(paths), results_markdown(paths)) if whole else ([], "")
-        summary = summarize(seconds, [stage.name for stage in stages], decision, paths, words, results)
+        summary = summarize(seconds, [stage.name for stage in stages], decision, words, results)
         ended = "FINISHED"
     except Exception:
         ended = "FAILED"

@@ -1,14 +1,11 @@
 """The summary of a pipeline run, as Markdown: its decision, the machine, the gates, and the time of each stage."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 
-from convrec.demonstrations.calls import CallStore
 from convrec.evaluation.headline import spread
 from convrec.evaluation.metrics import metric_label
 from convrec.project.machine import describe_machine
-from convrec.project.paths import Path, Paths
 from convrec.project.table import TextTable
 from convrec.project.text import markdown
 from convrec.registry.decisions import GATE_COLUMNS, LATENCY, Decision, gate_rows, skipped_gates
@@ -19,15 +16,13 @@ def summarize(
     seconds: Mapping[str, float],
     all_stages: Sequence[str],
     decision: Decision | None,
-    paths: Paths,
     words: Sequence[str] = (),
     results: str = "",
 ) -> str:
     """Return the summary of a run that ends now; MLflow and Prefect show it.
 
     `seconds` has the wall-clock time of each stage that ran; the others of `all_stages` were up to date. `decision` is
-    None for a run that registered nothing; `words` are the findings
-    of the evaluation, `results` its table.
+    None for a run that registered nothing; `words` are the findings of the evaluation, `results` its table.
     """
     lines = [*(_of_decision(decision) if decision else ()), *words]
     took = duration(sum(seconds.values())) if seconds else "none ran"
@@ -35,7 +30,6 @@ def summarize(
         f"Finished: **{datetime.now():%Y-%m-%d %H:%M}**",
         f"Time of the stages: **{took}** ({describe_machine()})",
     ]
-    lines += _of_teacher(paths.calls)
     tables = [results] if results else []
     if decision and decision.gates:
         tables.append(TextTable(GATE_COLUMNS, gate_rows(decision), "Gates of the promotion", left=5).markdown())
@@ -55,14 +49,3 @@ def _of_decision(decision: Decision) -> Iterator[str]:
             yield f"{label}: **{gain.mean:+.3f} {spread(gain._asdict())}** (on the same {gain.n:,} test rows)"
         if (latency := compared.challenger.means.get(LATENCY)) is not None:
             yield f"Latency: **{latency:.2f} s** (95th percentile, one conversation at a time)"
-
-
-def _of_teacher(calls: Path) -> list[str]:
-    """Return the tokens of all calls of the LLM teacher in this folder, if there were any."""
-    if not calls.exists():
-        return []
-    with closing(CallStore(calls)) as store:
-        spent = store.spent()
-    note = f"{spent.calls:,} calls, all runs in this folder"
-    tokens = f"{spent.prompt_tokens:,} read, {spent.completion_tokens:,} written"
-    return [f"Tokens of the LLM teacher: **{tokens}** ({note})"] if spent.calls else []

@@ -1,13 +1,8 @@
 """The summary of a pipeline run."""
 
-from contextlib import closing
 from dataclasses import replace
 
-import pytest
-
-from convrec.demonstrations.calls import CallStore, ChatAnswer
 from convrec.evaluation.comparison import Gain
-from convrec.project.paths import Paths
 from convrec.registry.decisions import ALREADY, LATENCY, Decision, Gate, Side
 from flows.pipeline import changes_line
 from flows.summary import summarize
@@ -16,7 +11,7 @@ from tests.registry.test_gates import COMPARISON
 
 COMPARED = replace(
     COMPARISON,
-    challenger=Side("4", "md5", {LATENCY: 0.25}),
+    challenger=Side("4", {LATENCY: 0.25}),
     gains={"ndcg": Gain(0.0123, 0.0023, 0.0223, 1741, 0.001)},
     settings={"metrics": {"ndcg": "ndcg_at_20"}},
 )
@@ -24,24 +19,8 @@ GATES = (Gate("NDCG gain over the champion, at least", 0.0023, "above 0", True, 
 DECISION = Decision("promoted", "It is better.", "4", "3", GATES, COMPARED)
 
 
-@pytest.fixture
-def paths(tmp_path):
-    return Paths(tmp_path)
-
-
-def test_the_tokens_of_the_teacher_are_part_of_the_summary(paths):
-    assert "teacher" not in summarize({}, ["data"], None, paths)
-    with closing(CallStore(paths.calls)) as store:
-        assert "teacher" not in summarize({}, ["data"], None, paths)
-        for prompt in ("Heat?", "Alien?"):
-            request = {"model": "teacher", "messages": [{"role": "user", "content": prompt}]}
-            store.put(request, ChatAnswer("1. Up", "stop", 900, 300))
-    text = summarize({}, ["data"], None, paths)
-    assert "- Tokens of the LLM teacher: **1,800 read, 600 written** (2 calls, all runs in this folder)" in text
-
-
-def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
-    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, paths, ["Half of it is listed.", "Better."], "RESULTS")
+def test_the_summary_has_the_decision_and_the_time_of_each_stage():
+    text = summarize({"sft": 90.0}, ["data", "sft"], DECISION, ["Half of it is listed.", "Better."], "RESULTS")
     assert (
         text.startswith("- **Promoted.** It is better.\n") and "- Half of it is listed.\n- Better.\n- Finished" in text
     )
@@ -51,10 +30,10 @@ def test_the_summary_has_the_decision_and_the_time_of_each_stage(paths):
     assert text.index("Promoted") < text.index("RESULTS") < text.index("Gates of the promotion")
 
 
-def test_the_first_champion_and_a_version_that_is_champion_already(paths):
-    first = summarize({}, ["data"], Decision("promoted", "The first.", "4", None, GATES), paths)
+def test_the_first_champion_and_a_version_that_is_champion_already():
+    first = summarize({}, ["data"], Decision("promoted", "The first.", "4", None, GATES))
     assert first.startswith("- **Promoted.** The first.\n- Champion before this run: **none**\n- Finished")
-    already = summarize({}, ["data"], Decision(ALREADY, "", "4", "4"), paths)
+    already = summarize({}, ["data"], Decision(ALREADY, "", "4", "4"))
     assert already.splitlines()[1].startswith("- Finished")
 
 

@@ -90,7 +90,7 @@ def test_a_folder_is_scored_with_intervals_kept_and_recorded(project, written, c
     assert interval.low < interval.high
     responses = pd.read_parquet(folder / "lists.parquet").set_index("prompt_id")["response"]
     assert len(responses) == 5 and responses["p1"] == "Up (2009)\nNowhere (1900)"
-    run = mlflow.get_run(json.loads((folder / "run.json").read_text())["run_id"])
+    run = mlflow.get_run(kept["run_id"])
     assert run.data.metrics["test/recall_at_2"] == pytest.approx(4 / 6)
     assert run.data.metrics["test/recall_at_2_low"] == pytest.approx(interval.low)
     datasets = {found.dataset.name: json.loads(found.dataset.profile) for found in run.inputs.dataset_inputs}
@@ -118,8 +118,8 @@ def test_a_registered_version_answers_under_its_own_settings(project, written, m
     monkeypatch.setattr("convrec.pipeline.evaluate_models.download_version", lambda uri: given.append(uri) or version)
     champion = "models:/convrec-movies@champion"
     assert json.loads(cli("evaluate", "--model", champion, "--json").out)["n_rows"] == 6 and given == [champion]
-    run = json.loads((Paths().evaluations / "convrec-movies-champion.test" / "run.json").read_text())
-    params = mlflow.get_run(run["run_id"]).data.params
+    result = json.loads((Paths().evaluations / "convrec-movies-champion.test" / "evaluation.json").read_text())
+    params = mlflow.get_run(result["run_id"]).data.params
     assert params["model.instruction"] == "Films, please." and params["model.repetition_penalty"] == "1.3"
 
 
@@ -191,6 +191,5 @@ def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
     assert [(row["step"], row["chosen"]) for row in file["checkpoints"]] == [(2, False), (4, True), (5, False)]
     figures = [row["metrics"]["recall_at_2"] for row in file["checkpoints"]]
     assert all(one["low"] < one["mean"] for one in figures) and file["n_rows"] == 6
-    run = json.loads(Path("evaluations/checkpoints.run.json").read_text())["run_id"]
-    history = mlflow.MlflowClient().get_metric_history(run, "validation/sft/recall_at_2")
+    history = mlflow.MlflowClient().get_metric_history(file["run_id"], "validation/sft/recall_at_2")
     assert [(metric.step, round(metric.value, 4)) for metric in history] == [(s, 0.6667) for s in (2, 4, 5)]

@@ -29,9 +29,9 @@ RAW = read_yaml(ROOT / "promotion.yaml")
 POLICY = parse_policy(RAW, "promotion.yaml", [5, 20])
 GAIN, CHANCE = "NDCG gain over the champion, at least", "chance of such a gain in NDCG between equals (p)"
 MEANS = {"in_catalog": 1.0, "format": 1.0, "coverage": 0.5, LATENCY: 0.2}
-CHAMPION = Side("3", "c", MEANS)
+CHAMPION = Side("3", MEANS)
 COMPARISON = Comparison(
-    Side("4", "d", MEANS),
+    Side("4", MEANS),
     CHAMPION,
     {"ndcg": Gain(0.02, 0.01, 0.03, 90, 0.001)},
     [SliceChange("mentions", "0", 40, 0.30, 0.31), SliceChange("mentions", "1", 29, 0.10, 0.31)],
@@ -44,7 +44,7 @@ COMPARISON = Comparison(
 
 
 def _with(**means: float) -> Comparison:
-    return replace(COMPARISON, challenger=Side("4", "d", {**MEANS, **means}))
+    return replace(COMPARISON, challenger=Side("4", {**MEANS, **means}))
 
 
 def _policy(**changes):
@@ -93,7 +93,7 @@ def test_a_broken_guard_rail_outweighs_a_gain(means, failed):
     limits = {"in_catalog": 0.99, "format": 0.95, "coverage": 0.25, LATENCY: 0.4}
     at_limit = decide(POLICY, _with(**{name: limits[name] for name in means}))
     assert at_limit.status == PROMOTED, "a limit itself holds"
-    slow = Side("3", "c", {**MEANS, LATENCY: 4.0})
+    slow = Side("3", {**MEANS, LATENCY: 4.0})
     late = decide(POLICY, replace(_with(**{LATENCY: 5.5}), champion=slow))
     assert _failed(late) == [LATENCY] and "because the time for an answer in seconds is 5.5 (at most 5)" in late.reason
 
@@ -135,7 +135,7 @@ def test_the_first_version_needs_no_gain_but_the_guard_rails():
     assert "| no champion |" not in text and text.count("| holds |") == 4
     assert f"Not checked, because there is no champion to compare with: {GAIN}; {CHANCE}; " in text
     assert "Not checked" not in decision_markdown(decide(POLICY, COMPARISON))
-    broken = decide(POLICY, replace(alone, challenger=Side("4", "d", {**MEANS, "in_catalog": 0.5})))
+    broken = decide(POLICY, replace(alone, challenger=Side("4", {**MEANS, "in_catalog": 0.5})))
     assert _failed(broken) == ["in_catalog"]
     fusion = {**COMPARISON.baselines, "fusion": Gain(-0.002, -0.03, 0.026, 90, 0.9)}
     draw = decide(POLICY, replace(alone, baselines=fusion), model="models:/film/4", training="SFT is as good.")
@@ -173,7 +173,7 @@ def test_the_best_of_the_baselines_is_the_one_to_reach():
 
 
 EXPERIMENT = {"experiment": "ab-4-1", "verdict": "better", "champion": "3", "answers": 900, "users": 150}
-EXPERIMENT |= {"mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
+EXPERIMENT |= {"problems": [], "mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.03}
 
 
 @pytest.mark.parametrize(

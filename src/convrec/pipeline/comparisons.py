@@ -83,7 +83,7 @@ class Experiment:
         logger.info("%s, seed %d: training in %s", name, common.seed, folder)
         values = params.model_dump(include={"common", "rank_grpo"})
         tags = {**params.tags(), "variant": name, "stage": "rank_grpo"}
-        with stage_run(f"{name} seed {common.seed}", values, tags, folder / "run.json", parent.run_id) as record:
+        with stage_run(f"{name} seed {common.seed}", values, tags, parent.run_id) as record:
             checkpoint, tokenizer = align(params, paths, str(start), folder, record, keep_last=True)
             model, trust = folder / "model", params.base_model.trust_remote_code
             export_model(checkpoint, start, tokenizer, model, common.repetition_penalty, trust)

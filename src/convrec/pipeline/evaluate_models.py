@@ -54,7 +54,7 @@ def evaluate_models(
         tags = {**shared, "stage": "evaluate", "model": name, CHECKPOINT_TAG: checkpoint_digest(folder)}
         tags["constrained"] = str(constrained).lower()
         values = {**params.model_dump(include={"common", "evaluate"}), "model": asdict(settings)}
-        with stage_run(f"evaluate {name}", values, tags, target / "run.json") as record:
+        with stage_run(f"evaluate {name}", values, tags) as record:
             record.log_dataset(paths.split(split), split)
             record.log_dataset(paths.catalog, "catalog")
             if split == "validation" and guidance != paths.guidance:
@@ -155,7 +155,8 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     target = paths.evaluations / "checkpoints.json"
     guide = load_guide(paths.guidance, evaluation.catalog, training=training)
     rows: list[Figures] = []
-    with stage_run("evaluate checkpoints", values, tags, paths.evaluations / "checkpoints.run.json") as record:
+    with stage_run("evaluate checkpoints", values, tags) as record:
+        sizes["run_id"] = record.run_id
         for stage, (folder, kept) in trainings.items():
             constrained = params.rank_grpo.constrained if stage == "rank_grpo" else params.evaluate.constrained
             chosen = chosen_step(folder)

@@ -19,12 +19,11 @@ from convrec.project.errors import reported_error
 from convrec.project.redaction import redact
 
 _MESSAGE = 2000  # characters
-_SECONDS = 1.0  # minimum time between two writes of figures
 
 
 @dataclass(frozen=True)
 class StageRecord:
-    """The contents of a record; `run_id` and `tracking_uri` are those of its MLflow run."""
+    """The contents of a record; `run_id` is that of its MLflow run."""
 
     stage: str
     pid: int
@@ -32,7 +31,6 @@ class StageRecord:
     state: Literal["running", "finished", "failed"] = "running"
     message: str = ""  # why it failed
     run_id: str = ""
-    tracking_uri: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -55,7 +53,7 @@ def recorded(stage: str, path: Path) -> Iterator["RecordWriter"]:
 
 
 def read_record(path: Path) -> StageRecord | None:
-    """Return the record of a file; None if there is none yet, or it is of another version."""
+    """Return the record of a file; None if there is none yet, or it cannot be read."""
     try:
         return StageRecord(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -67,7 +65,7 @@ class RecordWriter(logging.Handler):
 
     def __init__(self, stage: str, path: Path):
         super().__init__()
-        self._path, self._written = path, time.monotonic()
+        self._path = path
         self._values: dict[str, Any] = asdict(StageRecord(stage, os.getpid(), time.time()))
         self.update()
 
@@ -75,12 +73,8 @@ class RecordWriter(logging.Handler):
         """Set fields of the record."""
         self._values |= values
         write_text(self._path, json.dumps(self._values) + "\n")
-        self._written = time.monotonic()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take the figures of a log line, and write them at most once a second."""
+        """Take the figures of a log line; they are written when the stage ends."""
         if figures := getattr(record, "figures", None):
             self._values["figures"] = figures
-            if time.monotonic() - self._written >= _SECONDS:
-                with suppress(OSError):  # a full disk is reported by the work itself
-                    self.update()

@@ -28,7 +28,6 @@ class Side:
     """One of two compared versions: its mean scores, coverage and latency (seconds) on the current data."""
 
     version: str
-    checkpoint_md5: str
     means: dict[str, float]
 
 

@@ -51,8 +51,9 @@ def read_experiment(client: mlflow.MlflowClient) -> Experiment | None:
     text = None if model is None else model.tags.get(EXPERIMENT_TAG)
     try:
         return None if text is None else Experiment.from_json(text)
-    except InputError as error:
-        logger.error("%s", error)
+    except ValueError:
+        remedy = "`convrec experiment start` replaces it"
+        logger.error("the registered model's tag `experiment` is not an experiment: %.80r; %s", text, remedy)
         return None
 
 
@@ -87,7 +88,7 @@ def start_experiment(client: mlflow.MlflowClient, challenger: str, share: float,
                 "`convrec experiment stop` ends it"
             )
         name = f"ab-{version}-{uuid.uuid4().hex[:8]}"
-        started = Experiment(name, "ab", state.champion, version, share, utc_now(), by, len(state.moves))
+        started = Experiment(name, state.champion, version, share, utc_now(), by, len(state.moves))
         check()
         client.set_registered_model_tag(model_name(), EXPERIMENT_TAG, started.to_json())
     return started

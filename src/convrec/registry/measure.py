@@ -22,7 +22,6 @@ from convrec.project.config.params import Params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from convrec.registry.decisions import LATENCY, Comparison, Side, SliceChange
-from convrec.registry.model_card import checkpoint_digest
 from convrec.registry.policy import POLICY_FILE, Baselines, Policy, resolve_metric
 from convrec.registry.tracking import file_md5
 from convrec.registry.versions import model_name, require_shared_items
@@ -77,10 +76,7 @@ def compare_versions(
     if rail is not None:
         kinds = slice_rows(rows, mentions(train, catalog), catalog)
         slices = slice_changes(kinds, [table[columns[rail.metric]] for table in tables], tables[0]["person"])
-    challenger, *champion = (
-        Side(version, checkpoint_digest(model.checkpoint), own)
-        for (version, model), own in zip(sides, means, strict=True)
-    )
+    challenger, *champion = (Side(version, own) for (version, _), own in zip(sides, means, strict=True))
     settings: dict[str, Any] = {"lists": policy.lists, "metrics": columns, "seed": params.common.seed}
     settings |= {name: getattr(params.evaluate, name) for name in ("max_prompts", "engine")}
     against = champion[0] if champion else None

@@ -183,7 +183,7 @@ def describe_experiment(result: dict[str, Any]) -> str:
     """Return the result of an experiment in one line; its bounds are None until there are enough users."""
     interval = "" if result["low"] is None else f" [{result['low']:+.3f}, {result['high']:+.3f}]"
     size = f"{result['answers'] or 0:,} answers of {result['users'] or 0:,} users"
-    verdict = "; ".join([result["verdict"], *result.get("problems", [])])  # none in those of earlier releases
+    verdict = "; ".join([result["verdict"], *result["problems"]])
     return f"{result['experiment']}: {verdict}{interval}, {size}"
 
 

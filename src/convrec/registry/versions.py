@@ -30,6 +30,7 @@ from convrec.registry.model_card import CHECKPOINT_TAG, GUIDANCE_TAG, MAX_DESCRI
 from convrec.registry.tracking import PARENT_TAG, connect, data_tags, git_state
 from convrec.registry.tracking.describe import DATA_TAGS, VERSIONS, read_versions, version_tags
 from convrec.registry.tracking.store import short_message, store_error
+from convrec.service.arms import CHALLENGER, CHAMPION
 
 if TYPE_CHECKING:
     from convrec.service.translation import ModelFiles
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "CONVREC_MODEL"  # the registered model's name, where there is no params.yaml
-CHALLENGER, CHAMPION = "challenger", "champion"
 CATALOG_TAG = DATA_TAGS[1]
 _CATALOG = "catalog.parquet"
 _MIN_SHARED = 0.1  # of the smaller of two catalogs, for a comparison of their models

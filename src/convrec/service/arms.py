@@ -4,11 +4,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, TypeAdapter, ValidationError
-
-from convrec.project.errors import InputError
+from pydantic import Field, TypeAdapter
 
 CHAMPION, CHALLENGER = "champion", "challenger"  # the arms
 BETTER, WORSE, UNDECIDED, WITHHELD = "better", "worse", "not decided", "withheld"  # verdicts on the challenger
@@ -25,7 +23,6 @@ class Experiment:
     """
 
     id: str
-    kind: Literal["ab"]
     champion: str
     challenger: str
     share: _Share
@@ -50,14 +47,8 @@ class Experiment:
 
     @classmethod
     def from_json(cls, text: str) -> "Experiment":
-        """Return the experiment of `to_json`. Raises `InputError` for any other text."""
-        try:
-            return _SCHEMA.validate_json(text, strict=True)
-        except ValidationError:
-            raise InputError(
-                f"the registered model's tag `experiment` is not an experiment: {text!r:.80}; `convrec experiment "
-                "start` replaces it"
-            ) from None
+        """Return the experiment of `to_json`. Raises `ValueError` for any other text."""
+        return _SCHEMA.validate_json(text, strict=True)
 
 
 _SCHEMA = TypeAdapter(Experiment)

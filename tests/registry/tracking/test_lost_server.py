@@ -1,6 +1,5 @@
 """Against a real server: nothing that was recorded is lost, and nothing arrives twice."""
 
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from convrec.registry.tracking.journal import FOLDER, About, Delivery, Journal, 
 CHILD = """
 from pathlib import Path
 from convrec.registry import tracking
-with tracking.stage_run("sft", {"sft": {"lr": 0.5}}, {"kind": "child"}, Path("runs/sft.json")) as run:
+with tracking.stage_run("sft", {"sft": {"lr": 0.5}}, {"kind": "child"}) as run:
     for step in range(40):
         run.log_metrics({"loss": 1 / (step + 1)}, step)
     run.log_text("kept", "notes/a.txt")
@@ -48,7 +47,7 @@ def _journal(client, project: Path) -> Journal:
 def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
     artifact = project / "table.csv"
     artifact.write_text("first")
-    with tracking.stage_run("sft", {"sft": {"lr": 1, "deep": {"er": None}}}, {}, project / "runs" / "s.json") as run:
+    with tracking.stage_run("sft", {"sft": {"lr": 1, "deep": {"er": None}}}, {}) as run:
         for step in range(3):
             run.log_metrics({"loss": 3.0 - step, "recall@5": float("nan")}, step)
         run.log_artifact(artifact, "tables")
@@ -62,12 +61,11 @@ def test_everything_is_recorded_in_order_and_the_journal_goes(client, project):
     assert len(client.get_metric_history(run.run_id, "recall_at_5")) == 3
     assert Path(client.download_artifacts(run.run_id, "tables/table.csv", str(project))).read_text() == "first"
     assert not list((project / FOLDER).iterdir())
-    assert json.loads((project / "runs" / "s.json").read_text())["run_id"] == run.run_id
 
 
 def test_a_failed_stage_fails_its_run_and_an_interrupted_one_is_killed(client, project):
     for error, status in ((ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")):
-        with pytest.raises(error), tracking.stage_run("data", {}, {}, project / "run.json") as run:
+        with pytest.raises(error), tracking.stage_run("data", {}, {}) as run:
             raise error
         assert client.get_run(run.run_id).info.status == status
 
@@ -115,7 +113,7 @@ def test_runs_of_pipelines_and_groups_are_nested(client, project):
     with (
         tracking.open_run("compare", {}, parent=pipeline.run_id) as comparison,
         tracking.open_run("grpo", {"algorithm": "grpo"}, parent=comparison.run_id) as algorithm,
-        tracking.stage_run("grpo seed 1", {}, {"stage": "rank_grpo"}, project / "r.json", algorithm.run_id) as seed,
+        tracking.stage_run("grpo seed 1", {}, {"stage": "rank_grpo"}, algorithm.run_id) as seed,
     ):
         pipeline.log_text({"changed": 1}, "changes/diff.json")
     chain = [client.get_run(run.run_id).data.tags[tracking.PARENT_TAG] for run in (seed, algorithm, comparison)]
@@ -136,7 +134,7 @@ def test_no_secret_reaches_server_journal_or_files(server, client, project, monk
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "somebody")
     params = {"teacher": {"key": secrets["OPENAI_API_KEY"], "url": "https://me:hidden-word@host/v1"}}
-    with tracking.stage_run("sft", params, {"note": f"a {secrets['MY_SECRET']} b"}, project / "runs" / "s.json") as run:
+    with tracking.stage_run("sft", params, {"note": f"a {secrets['MY_SECRET']} b"}) as run:
         run.set_tags({"later": secrets["HF_TOKEN"]})
         run.log_text({"key": secrets["HF_TOKEN"]}, "t.json")
         written = b"".join(path.read_bytes() for path in (project / "runs").rglob("*") if path.is_file())
@@ -152,8 +150,8 @@ def test_a_killed_server_loses_nothing_of_any_run(server, client, project, cli):
     """Three runs: one goes on until the server is back, one ends without it, and one's process is killed."""
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     killed = child.stdout.readline().strip()
-    with tracking.stage_run("rank_grpo", {}, {}, project / "lives.json") as lives:
-        with tracking.stage_run("evaluate", {}, {}, project / "ended.json") as ended:
+    with tracking.stage_run("rank_grpo", {}, {}) as lives:
+        with tracking.stage_run("evaluate", {}, {}) as ended:
             for step in range(200):
                 if step == 100:
                     server.kill()
@@ -190,7 +188,7 @@ def test_a_new_run_sends_what_an_earlier_process_left(client, project):
     journal = _journal(client, project)
     journal.append("metrics", step=1, metrics={"loss": 0.5})
     journal.close()
-    with tracking.stage_run("sft", {}, {}, project / "run.json"):
+    with tracking.stage_run("sft", {}, {}):
         for thread in threading.enumerate():
             if thread.name == "convrec tracking upload":
                 thread.join(20)

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
 
@@ -25,7 +24,7 @@ def test_a_stage_records_the_machine(project, make_store, monkeypatch):
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
     monkeypatch.setattr(CPUMonitor, "collect_metrics", counted)
     client = make_store(project)
-    with tracking.stage_run("sft", {}, {}, Path("run.json")) as run:
+    with tracking.stage_run("sft", {}, {}) as run:
         for _ in range(3):
             assert samples.acquire(timeout=60)
     values = client.get_run(run.run_id).data.metrics

@@ -47,16 +47,15 @@ def _open(url: str | None) -> "FeedbackStore":
 
 @feedback.command
 def status(*, url: FeedbackUrl = None) -> None:
-    """Count what is recorded, and what waits for its delivery."""
+    """Count what is recorded, and what was set aside."""
     from convrec.service.feedback import JOURNAL
-    from convrec.service.feedback.journal import REFUSED, waiting
+    from convrec.service.feedback.journal import REFUSED
 
     store = _open(url)
     counts, (first, last) = store.counts(), store.period()
     period = f" ({first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC)" if first and last else ""
     print(f"{store.address}: {counts['answers']:,} answers{period}")
     print(f"{counts['shown']:,} shown items, {counts['events']:,} events")
-    print(f"{waiting(JOURNAL):,} records wait in {JOURNAL} for running services to deliver them")
     refused = JOURNAL / REFUSED
     if refused.is_file():
         with refused.open("rb") as stream:

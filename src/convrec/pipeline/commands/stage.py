@@ -71,11 +71,11 @@ def run(stage: str) -> int | None:
         end_processes()
         return None
     with recorded(stage, paths.record(stage)) as writer:
-        from convrec.registry.tracking import shown_uri, stage_run
+        from convrec.registry.tracking import stage_run
 
         values = {"common": params.common.model_dump(), **({stage: section.model_dump()} if section else {})}
         with stage_run(stage, values, params.tags()) as run:
-            writer.update(run_id=run.run_id, tracking_uri=shown_uri())
+            writer.update(run_id=run.run_id)
             _work(stage, params, paths, run)
             end_processes()
     return None

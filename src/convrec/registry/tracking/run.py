@@ -15,7 +15,6 @@ import orjson
 from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-from convrec.project.atomic import write_text
 from convrec.project.errors import Stopped
 from convrec.project.paths import Paths
 from convrec.project.redaction import redact, redact_all, redactor
@@ -166,18 +165,13 @@ def _report_left(root: Path) -> None:
 
 
 @contextmanager
-def stage_run(
-    stage: str, params: dict[str, Any], tags: dict[str, str], run_file: Path | None = None, parent: str | None = None
-) -> Iterator[Run]:
+def stage_run(stage: str, params: dict[str, Any], tags: dict[str, str], parent: str | None = None) -> Iterator[Run]:
     """Open the run of one stage, nested under `parent`, or under the pipeline's run if a flow started the stage.
 
-    The run's id is written to `run_file`, if given. The run records the versions of data and parameters at its start
-    and system metrics until its end, and fails if the stage fails. Raises `Unavailable` or `InputError`, as `connect`
-    does, before any work.
+    The run records the versions of data and parameters at its start and system metrics until its end, and fails if the
+    stage fails. Raises `Unavailable` or `InputError`, as `connect` does, before any work.
     """
     run = open_run(stage, {"stage": stage, **tags}, params, parent or os.environ.get(PARENT_VARIABLE))
-    if run_file is not None:
-        write_text(run_file, orjson.dumps({"run_id": run.run_id, "tracking_uri": shown_uri()}).decode())
     logging.getLogger(SystemMetricsMonitor.__module__).setLevel(logging.WARNING)
     with run:
         monitor = SystemMetricsMonitor(run.run_id, tracking_uri=tracking_uri())

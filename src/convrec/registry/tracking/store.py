@@ -99,18 +99,12 @@ def _settle(uri: str, own: Path) -> None:
         locations = database.execute(text("SELECT artifact_location FROM experiments")).scalars().all()
         ours = [Path(unquote(urlsplit(one).path)) for one in locations if one and one.startswith("file:")]
         for former in {path.parent for path in ours if path.parts[-2:] == (str(LOCAL_FOLDER), _ARTIFACTS)} - {own}:
-            left = set[str]()  # below the former folder alone
             for table, column in ((table, column) for table, columns in _PLACES.items() for column in columns):
                 for old, new in ((f"{former.as_uri()}/", f"{own.as_uri()}/"), (f"{former}/", f"{own}/")):
                     values = {"old": old, "new": new, "length": len(old)}
-                    rest, those = f"substr({column}, :length + 1)", f"WHERE substr({column}, 1, :length) = :old"
-                    names = database.execute(text(f"SELECT {rest} FROM {table} {those}"), values).scalars()
-                    left |= {name for name in map(unquote, names) if not (own / name).exists()}
-                    database.execute(text(f"UPDATE {table} SET {column} = :new || {rest} {those}"), values)
-            copy = [name for name in sorted(left) if (former / name).exists()]
-            message = "the store was copied or moved from %s: its artifacts are in %s%s"
-            more = f"; copy what is only in the former one, as {copy[0]} ({len(copy)} folders)" if copy else ""
-            logger.warning(message, former, own, more)
+                    renamed = f"UPDATE {table} SET {column} = :new || substr({column}, :length + 1)"
+                    database.execute(text(f"{renamed} WHERE substr({column}, 1, :length) = :old"), values)
+            logger.warning("the store was copied or moved from %s: its artifacts are in %s", former, own)
 
 
 def store_error(error: Exception, root: Path = Path()) -> InputError | NoSpace | Unavailable:

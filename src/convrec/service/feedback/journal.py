@@ -30,7 +30,7 @@ _BATCH = 500  # records of one transaction
 _BAD_RECORD = (SQLAlchemyError, ValueError, TypeError, OverflowError)  # errors of one record, such as a NUL in a text
 
 Record = Answer | Event | str  # a text is the reason why a line is none
-_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)  # ignores fields of other releases
+_RECORD: TypeAdapter[Answer | Event] = TypeAdapter(Answer | Event)
 
 
 class Journal(JournalFile):
@@ -40,7 +40,7 @@ class Journal(JournalFile):
         super().__init__(path, descriptor)
         with path.open("rb") as stream:
             line = stream.readline()
-        # None in a journal of an earlier release.
+        # None if the first line is damaged, as after a power failure.
         self.database: str | None = orjson.loads(line)["database"] if line.startswith(_NAME) else None
         self._start = 0 if self.database is None else len(line)
 
@@ -82,15 +82,6 @@ class Journal(JournalFile):
         if self.size <= 0:
             self.path.unlink(missing_ok=True)
         super().close()
-
-
-def waiting(folder: Path) -> int:
-    """Return the number of records in all readable journals of a folder, those of running services included."""
-    number = 0
-    for path in folder.glob("*.journal"):
-        with suppress(OSError):  # delivered and removed meanwhile, or `deliver_left` says why
-            number += sum(not line.startswith(_NAME) for _, line in lines(path))
-    return number
 
 
 def deliver_left(folder: Path, store: FeedbackStore) -> list[str]:

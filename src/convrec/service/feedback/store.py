@@ -44,8 +44,7 @@ class FeedbackStore:
     """Writes and reads the feedback database; connects and creates its tables at the first use. Thread-safe.
 
     All methods raise `Unavailable` if the database is away, and `InputError` if it is damaged or of another version.
-    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit. A `user_id` is read as
-    `usable_user` has it, null if it is nobody's: databases of earlier releases have other spellings.
+    `since` is inclusive and `until` exclusive; both are times of answers, None for no limit.
     """
 
     def __init__(self, url: str):
@@ -102,11 +101,7 @@ class FeedbackStore:
         schema = {one.name: utc if isinstance(one.type, Utc) else one.type.python_type for one in columns}
         with self._transaction() as connection:
             rows = [tuple(row) for row in connection.execute(query.order_by(*order))]
-        frame = pl.DataFrame(rows, schema=schema, orient="row")
-        if "user_id" not in frame.columns:
-            return frame
-        users = {given: usable_user(given) or None for given in frame["user_id"].unique()}
-        return frame.with_columns(pl.col("user_id").replace_strict(users, return_dtype=pl.String))
+        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def answers(
         self, since: datetime | None = None, until: datetime | None = None, experiment: str | None = None
@@ -169,19 +164,19 @@ class FeedbackStore:
         Only the newest `most` answers of the version to such users count.
         Columns: `user_id`, `item_id`, `rank`, and `is_liked`: accepted, or watched and neither rejected nor hidden.
         """
-        given = exists().where(shown.c.answer_id == answers.c.answer_id, shown.c.version == version)
-        told = select(answers.c.answer_id, answers.c.user_id).where(answers.c.user_id.is_not(None), given)
-        last = told.order_by(answers.c.answer_id.desc()).limit(most).subquery()
-        newest = func.row_number().over(partition_by=last.c.user_id, order_by=last.c.answer_id.desc())
-        kept = select(last, newest.label("place")).subquery()
-        one = and_(kept.c.answer_id == shown.c.answer_id, kept.c.place <= number, shown.c.version == version)
-        query = select(*(shown.c[name] for name in (*_ITEM, "rank")), kept.c.user_id).join(kept, one)
-        items = self._read(query, None, None).drop_nulls("user_id")
-        query = select(events).join(kept, kept.c.answer_id == events.c.answer_id).where(kept.c.place <= number)
-        happened = _folded(self._read(query, None, None, events.c.time, events.c.event_id), _ITEM)
+        by_version = exists().where(shown.c.answer_id == answers.c.answer_id, shown.c.version == version)
+        of_users = select(answers.c.answer_id, answers.c.user_id).where(answers.c.user_id.is_not(None), by_version)
+        newest = of_users.order_by(answers.c.answer_id.desc()).limit(most).subquery()
+        age = func.row_number().over(partition_by=newest.c.user_id, order_by=newest.c.answer_id.desc())
+        aged = select(newest, age.label("age")).subquery()
+        counts = and_(aged.c.answer_id == shown.c.answer_id, aged.c.age <= number, shown.c.version == version)
+        query = select(*(shown.c[name] for name in (*_ITEM, "rank")), aged.c.user_id).join(aged, counts)
+        items = self._read(query, None, None)
+        query = select(events).join(aged, aged.c.answer_id == events.c.answer_id).where(aged.c.age <= number)
+        outcomes = _folded(self._read(query, None, None, events.c.time, events.c.event_id), _ITEM)
         is_liked = pl.col("accepted") | (pl.col("watched") & ~pl.col("rejected") & ~pl.col("hidden"))
-        found = items.join(happened.select(*_ITEM, is_liked=is_liked), on=_ITEM, how="left")
-        return found.select("user_id", "item_id", "rank", pl.col("is_liked").fill_null(False))
+        joined = items.join(outcomes.select(*_ITEM, is_liked=is_liked), on=_ITEM, how="left")
+        return joined.select("user_id", "item_id", "rank", pl.col("is_liked").fill_null(False))
 
     def delete_user(self, user_id: str) -> int:
         """Delete the answers of a user with their items and events, and events of unknown answers.
@@ -198,10 +193,7 @@ class FeedbackStore:
             deletion = {"user": _digest(user), "time": datetime.now(UTC)}
             connection.execute(delete(deletions).where(deletions.c.user == deletion["user"]))
             self._insert(connection, deletions, [deletion])
-            given = connection.scalars(select(answers.c.user_id).distinct().where(answers.c.user_id.is_not(None)))
-            number = _delete_answers(
-                connection, answers.c.user_id.in_([one for one in given if usable_user(one) == user])
-            )
+            number = _delete_answers(connection, answers.c.user_id == user)
             # Events whose answer is unknown may be of an answer of theirs that was dropped.
             connection.execute(delete(events).where(events.c.answer_id.not_in(select(answers.c.answer_id))))
             return number
@@ -272,14 +264,11 @@ def _answer_row(answer: Answer) -> dict[str, Any]:
 
 def _not_deleted(connection: Connection, new_answers: Sequence[Answer]) -> list[Answer]:
     """Return the answers that are not of a user who was deleted after them."""
-    # Earlier releases kept the digest of the id as it was spelt.
-    users = {
-        one.user_id: [_digest(one.user_id), _digest(usable_user(one.user_id))] for one in new_answers if one.user_id
-    }
-    known = connection.execute(select(deletions).where(deletions.c.user.in_(chain(*users.values()))))
-    deleted = {user: time for user, time in known}
-    times = {user: [deleted[one] for one in digests if one in deleted] for user, digests in users.items()}
-    return [answer for answer in new_answers if all(answer.time > time for time in times.get(answer.user_id or "", ()))]
+    digests = {answer.answer_id: _digest(answer.user_id) for answer in new_answers if answer.user_id}
+    deleted = select(deletions).where(deletions.c.user.in_(set(digests.values())))
+    times = {user: time for user, time in connection.execute(deleted)}
+    never = datetime.min.replace(tzinfo=UTC)
+    return [answer for answer in new_answers if answer.time > times.get(digests.get(answer.answer_id, ""), never)]
 
 
 def _delete_answers(connection: Connection, which: Any) -> int:
