@@ -45,6 +45,9 @@ _ITEMS = {*_PEOPLE.values(), "films", "albums", "articles", "papers", "recipes",
 _PUBLISHED, _GENRES = ("books", "articles", "papers"), ("genres", "genre", "categories", "category", "tags", "subjects")
 _LIKED = ("purchase", "buy", "order", "like", "liked", "love", "favorite", "favourite", "save", "accept")
 _DISLIKED = ("return", "dislike", "disliked", "reject")
+# Minutes of one core in the run of ReDial of docs/experiments.md: for 1,000 items (base_model, at most 10 minutes),
+# training rows (data, evidence, demonstrations, guidance), rows of SFT, lists of Rank-GRPO, test rows.
+_MINUTES = {"items": 1.5, "train": 0.43, "sft": 0.53, "lists": 0.6, "test": 2.6}
 
 
 def init(folder: Path, named: Named, items: str | None, settings: Sequence[str], dry_run: bool) -> Iterator[str]:
@@ -88,7 +91,7 @@ def init(folder: Path, named: Named, items: str | None, settings: Sequence[str],
     yield _told("left out", "; ".join(reasons) or "nothing")
     quarantine.check(params.data.max_quarantined, folder)
     _decide(chosen, _steps(_params(profile, chosen), len(splits["train"])))
-    yield from ("", "Decided", *_decided(_params(profile, chosen), splits))
+    yield from ("", "Decided", *_decided(_params(profile, chosen), splits, len(source.catalog)))
     changes = [f"{key}={value}" for key, value in chosen.items()]
     yield f"\n{'params.yaml stays as it is (dry run)' if dry_run else apply_profile(profile, changes)}"
     yield " \\\n    --set ".join([f"The same by hand:\n  convrec profile {profile}", *map(shlex.quote, changes)])
@@ -258,8 +261,8 @@ def _steps(params: Params, rows: int) -> dict[str, Any]:
     return {key: number for key, number in needed.items() if number < (attrgetter(key)(params) or 0)}
 
 
-def _decided(params: Params, splits: Mapping[str, Sized]) -> Iterator[str]:
-    """Yield the decisions in words."""
+def _decided(params: Params, splits: Mapping[str, Sized], items: int) -> Iterator[str]:
+    """Yield the decisions in words, with a guess of the minutes."""
     data, words, aligned, epochs = params.data, params.common.domain, params.rank_grpo, params.sft.num_train_epochs
     sizes = {name: len(rows) for name, rows in splits.items()}
     yield _told("source", f"{', '.join(data.sources)}; profile {params.common.profile}")
@@ -270,3 +273,8 @@ def _decided(params: Params, splits: Mapping[str, Sized]) -> Iterator[str]:
     yield _told("words", f"{words.item}, {words.items} (--items changes them); {words.release}; {words.people}")
     yield _told("model", f"registered as {params.registered_model}")
     yield _told("steps", f"epochs of SFT: {epochs:g}; steps of Rank-GRPO: at most {aligned.max_steps}")
+    lists = (aligned.max_steps or 0) * aligned.per_device_train_batch_size * aligned.gradient_accumulation_steps
+    numbers = {**sizes, "sft": epochs * sizes["train"], "lists": lists, "items": min(items, 6_667)}
+    minutes = sum(each * numbers[name] / 1000 for name, each in _MINUTES.items())
+    note = "minutes of one core, a rough guess from another run; `convrec preflight` measures steps and memory"
+    yield _told("time", f"{minutes:.0f} to {2 * minutes:.0f} {note}")
