@@ -2,7 +2,7 @@
 
 The scratch project has the parameters and the catalog of the real one. Its rows are the longest ones, as many as
 `STEPS` optimizer steps take, its demonstrations are the lists with the most tokens, and its weights are thrown away.
-The evidence is that of all training rows.
+The evidence is that of at most `SEEN` training rows.
 """
 
 import json
@@ -40,6 +40,7 @@ from convrec.training.callbacks import read_history
 from convrec.training.launch import LOG, SUPERVISED
 
 STAGES = ("base_model", "evidence", "sft", "guidance", "rank_grpo", "evaluate")
+SEEN = 500  # longest conversations, of which the evidence is
 STEPS = 3  # optimizer steps of a trial; the first one also warms up
 _POLL_SECONDS = 0.1
 _NOT_INHERITED = {"MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "CONVREC_PARENT_RUN_ID", LOG, "DVC_STAGE"}
@@ -109,8 +110,8 @@ class ScratchProject:
     def make_rows_longest(self) -> None:
         """Replace held-out rows and demonstrations by the longest ones, once the base model's tokenizer is there.
 
-        Evidence gets all training rows, and the validation rows too: knowing their ground truth, it gets weights
-        whatever the model, so that later stages are guided.
+        Evidence also gets the validation rows: knowing their ground truth, it gets weights whatever the model, so that
+        later stages are guided.
         """
         sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
         number = STEPS * sft.rows_per_step
@@ -118,8 +119,8 @@ class ScratchProject:
         self._train = train = _longest(self.paths.split("train"), max(number, prompts))
         for name in ("validation", "test"):
             self._replace(name, _longest(self.paths.split(name), batch))
-        files = self.paths.split("train"), self.own.split("validation")
-        self._replace("train", pd.concat([pd.read_parquet(file) for file in files]))
+        seen = _longest(self.paths.split("train"), SEEN)
+        self._replace("train", pd.concat([seen, pd.read_parquet(self.own.split("validation"))]))
         learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
         repeated = train.iloc[[place % len(train) for place in range(number)]]
         demonstrations = repeated[["prompt_id", "messages"]].assign(**learned)
