@@ -80,11 +80,6 @@ class ConstraintState:
         """Whether lists are read in one pass, see `mask_`."""
         return self._trie.is_one_pass
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the state in bytes."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray | torch.Tensor))
-
     def put(self, rows: Rows, requests: Sequence[ListRequest]) -> None:
         """Begin these lists in these rows."""
         rows = np.asarray(rows, np.int64)
@@ -119,11 +114,8 @@ class ConstraintState:
         weights = np.concatenate([self._weights[kept], values.repeat(leaves.shape[1])[is_open]])[order]
         self._weighted, self._weights, self._logs = keys[order], weights, np.log(weights).astype(np.float32)
 
-    def mask_(self, scores: torch.Tensor, rows: Rows | None = None, *, of_beams: bool = False) -> torch.Tensor:
+    def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
-
-        Scores are unnormalized. Those `of_beams` are summed over steps: each guided row is then shifted by a number, so
-        that the guidance along an item's tokens sums to the item's, up to a number of its root.
 
         Where each item is one token, the scores of a list's first token stand for those of all its tokens: a list is
         then the best items of one distribution, or drawn from it without replacement (Plackett-Luce).
@@ -150,8 +142,6 @@ class ConstraintState:
         if len(bias):
             added = torch.from_numpy(bias).to(scores.device, scores.dtype)
             scores.view(-1).index_add_(0, at, added)
-        if of_beams and len(self._weighted):
-            scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
 
     def _read_once(self, scores: torch.Tensor, rows: np.ndarray) -> None:
@@ -161,18 +151,6 @@ class ConstraintState:
         is_first = self._is_first[rows]
         self._first_scores[rows[is_first]] = scores[is_first]
         scores[~is_first] = self._first_scores[rows[~is_first]]
-
-    def _mean_below(self, rows: Rows | None) -> np.ndarray:
-        """Return the logarithm of the mean weight of the open items below each row's node. Shape: (B,), float32."""
-        rows = self._rows if rows is None else np.asarray(rows, np.int64)
-        nodes = self._nodes[rows]
-        spans = self._trie.node_spans(nodes) + (rows * self._num_leaves)[:, None]
-        which, places = ranges(*np.searchsorted(self._weighted, spans.T))
-        mass = np.bincount(which, self._weights[places], minlength=len(rows))
-        number = np.bincount(which, self._weights[places] > 0, minlength=len(rows))
-        sums = self._sums[np.searchsorted(self._keys, spans)]
-        num_open = (sums + spans * self._is_open[rows][:, None]) @ np.array([-1, 1])
-        return mean_log(mass, number, np.where(nodes == DONE, 1, np.maximum(num_open, 1)))
 
     def allowance(self, rows: Rows | None = None) -> _Allowance:
         """Return which next tokens are allowed, and the guidance of those."""

@@ -132,7 +132,6 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
         trust_remote_code=params.base_model.trust_remote_code,
-        beam_groups=config.rollouts == "beam",
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
         **config.model_dump(include=as_named),
