@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from convrec.data.catalog import Catalog, Item
 from convrec.data.wishes import Wish
 from convrec.generation import jump_forward, pretrained
-from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import EngineOptions, ListCache, ListSettings, check_constraint, keep_wishes, list_writer
+from convrec.generation.engine import EngineOptions, TransformersEngine
+from convrec.generation.lists import ListCache, ListSettings, check_constraint, keep_wishes, list_writer
 from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.trie import ListRequest

@@ -15,7 +15,8 @@ from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import broken_wishes, concentration, coverage, recommended
 from convrec.evaluation.comparison import SAMPLES, Gain, Interval, mean_interval, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, ListSettings, list_writer
+from convrec.generation.engine import EngineOptions
+from convrec.generation.lists import ListSettings, list_writer
 from convrec.generation.trie import Guide, LogWeights
 from convrec.project.paths import Paths
 

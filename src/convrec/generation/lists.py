@@ -10,23 +10,22 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convrec.data.catalog import Catalog
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import Wish, apply
-from convrec.generation.engine import Engine, TokenIds, TransformersEngine
+from convrec.generation.engine import Engine, EngineOptions, TokenIds, TransformersEngine
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
-from convrec.generation.vllm_engine import VllmEngine, require_vllm
+from convrec.generation.vllm_engine import VllmEngine
 from convrec.project.code import code_files, make_key
-from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 
@@ -104,30 +103,6 @@ class ModelLists(NamedTuple):
     truncated_share: float
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """The engine that generates lists, and its use of the machine; these options change lists only by rounding."""
-
-    engine: Literal["transformers", "vllm"]
-    device: str
-    batch_size: int
-    tensor_parallel_size: int
-    gpu_memory_utilization: float
-    trust_remote_code: bool = False  # run the code in a model's repository
-
-    @classmethod
-    def on_this_machine(
-        cls, engine: Literal["transformers", "vllm"], device: str, tensor_parallel_size: int, **options: Any
-    ) -> "EngineOptions":
-        """Return the options with the device that `device` names here (`auto`: the best there is).
-
-        Raises `InputError` where the engine is not installed.
-        """
-        if engine == "vllm":
-            require_vllm(tensor_parallel_size)
-        return cls(engine, pick_device(device), tensor_parallel_size=tensor_parallel_size, **options)
-
-
 def load_engine(
     model: Path,
     tokenizer: Any,
@@ -138,21 +113,10 @@ def load_engine(
 ) -> Engine:
     """Return the engine of a Hugging Face folder and its tokenizer, for prompts of at most so many tokens."""
     longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
-    lengths = (options.batch_size, longest, settings.repetition_penalty)
+    shared = (str(model), tokenizer, options, longest, settings.repetition_penalty, trie)
     if options.engine == "transformers":
-        trust = options.trust_remote_code
-        return TransformersEngine.load(str(model), tokenizer, options.device, *lengths, trie, trust_remote_code=trust)
-    return VllmEngine.load(
-        str(model),
-        tokenizer,
-        options.device,
-        *lengths,
-        trie,
-        max_prompt_length=max_prompt_length,
-        tensor_parallel_size=options.tensor_parallel_size,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        trust_remote_code=options.trust_remote_code,
-    )
+        return TransformersEngine.load(*shared)
+    return VllmEngine.load(*shared, max_prompt_length=max_prompt_length)
 
 
 def list_request(
