@@ -29,15 +29,11 @@ def test_the_store_keeps_the_answer_to_each_request(tmp_path):
         assert again.get(SECOND).text == "second" and again.spent() == Spent(2, 11, 22)
 
 
-def test_a_file_of_an_earlier_version_is_read_and_calls_without_an_answer_are_made_again(tmp_path):
-    path = tmp_path / "calls.sqlite"
-    with closing(CallStore(path)) as store:
+def test_of_two_answers_the_first_is_kept_and_their_tokens_add_up(tmp_path):
+    with closing(CallStore(tmp_path / "calls.sqlite")) as store:
         store.put(FIRST, ChatAnswer("first", "stop", 10, 20))
-        with closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE calls SET answer = NULL, cost = 0.25")
-        assert store.get(FIRST) is None and store.spent() == Spent(0, 10, 20)
-        store.put(FIRST, ChatAnswer("again", "stop", 1, 2))
-        assert store.get(FIRST).text == "again" and store.spent() == Spent(1, 11, 22)
+        store.put(FIRST, ChatAnswer("again", "length", 1, 2))
+        assert store.get(FIRST) == ChatAnswer("first", "stop", 11, 22) and store.spent() == Spent(1, 11, 22)
 
 
 def test_a_new_file_is_made_by_many_at_once(tmp_path):

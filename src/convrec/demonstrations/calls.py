@@ -10,30 +10,25 @@ from typing import Any, NamedTuple
 
 BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
 
-# Files of earlier versions have costs, and rows of calls without an answer.
 _CREATE = """
 CREATE TABLE IF NOT EXISTS calls (
     key TEXT PRIMARY KEY,
     request TEXT NOT NULL,
-    answer TEXT,
+    answer TEXT NOT NULL,
     finish_reason TEXT,
     prompt_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL,
-    cost REAL NOT NULL DEFAULT 0,
     created TEXT NOT NULL
 )"""
 # The first answer is kept; the tokens of all calls add up.
 _PUT = """
-INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, 0, ?)
+INSERT INTO calls (key, request, answer, finish_reason, prompt_tokens, completion_tokens, created)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
-    answer = coalesce(answer, excluded.answer),
-    finish_reason = iif(answer IS NULL, excluded.finish_reason, finish_reason),
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens"""
-_GET = """
-SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ? AND answer IS NOT NULL"""
-_SPENT = """
-SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM calls"""
+_GET = "SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ?"
+_SPENT = "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM calls"
 
 
 class ChatAnswer(NamedTuple):
