@@ -11,7 +11,7 @@ from trl import GRPOConfig
 from convrec.generation.trie import require_length
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.loss import Aggregation, Level
-from convrec.training.rl.rewards import RankRewardFunction, Returns
+from convrec.training.rl.rewards import RankReward, Returns
 
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo"]
 
@@ -132,7 +132,7 @@ def check_inputs(
     """Raise `TypeError`, `ValueError` or `InputError` if the trainer's arguments do not fit; `options` go to TRL's."""
     if not isinstance(args, RankGRPOConfig):
         raise TypeError(f"args is a {type(args).__name__}; pass a RankGRPOConfig, which has the options of GRPOConfig")
-    sizes = [reward.last_relevance.shape[1] for reward in rewards if isinstance(reward, RankRewardFunction)]
+    sizes = [reward.last_relevance.shape[1] for reward in rewards if isinstance(reward, RankReward)]
     if args.by_rank and not sizes:
         raise ValueError(f"reward_funcs = {rewards!r}; add a rank reward, such as RankReward")
     sizes += [constraint.num_ranks] if constraint is not None else []

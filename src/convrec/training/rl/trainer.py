@@ -27,7 +27,7 @@ from convrec.training.rl.half_weights import MasterAdamW, cast_weights, halve_we
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.loop import EpochSampler, StepClock
 from convrec.training.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
-from convrec.training.rl.rewards import RankRewardFunction, rank_returns
+from convrec.training.rl.rewards import RankReward, rank_returns
 from convrec.training.rl.rollouts import generate_groups
 from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.training.rl.shared_prompts import share_prompts
@@ -69,7 +69,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     ):
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         check_inputs(rewards, args, constraint, kwargs)
-        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
+        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankReward)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens: int | torch.Tensor = 0
