@@ -15,6 +15,7 @@ from convrec.data.conversations import Row, read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
 from convrec.generation.line_tokens import keep_up
+from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import find_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
@@ -173,7 +174,8 @@ def align(
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
-    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
+    settings = ListSettings(**params.list_settings())
+    prompts = settings.prompts(tokenizer)
     guidance = None
     if config.constrained:
         guidance = Guidance.load(paths.guidance, catalog, training=paths.evidence)
@@ -209,10 +211,8 @@ def align(
         catalog,
         trie,
         guidance.log_weights if guidance else None,
+        settings,
         config.per_device_train_batch_size,
-        common.max_completion_length,
-        common.repetition_penalty,
-        common.list_length,
         common.cutoffs,
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"
