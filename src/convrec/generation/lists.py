@@ -216,7 +216,7 @@ def list_writer(
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
     share = builder.report(str(model))
-    unguided = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
+    unguided = [None if catalog is None else list_request(row, catalog, settings.list_length) for row in rows]
     kept = open_list_cache(model, settings, options, catalog)
     lists = kept.read()
     with ExitStack() as stack:
@@ -229,29 +229,33 @@ def list_writer(
             return stack.enter_context(closing(load_engine(folder, tokenizer, settings, options, longest, trie)))
 
         def write(*guidances: Sequence[LogWeights] | None) -> list[ModelLists]:
-            asked: list[Sequence[ListRequest | None]] = []
-            for log_weights in guidances:
-                asked.append(unguided or [None] * len(rows))
-                if log_weights is not None and unguided is not None:
-                    pairs = zip(unguided, log_weights, strict=True)
-                    asked[-1] = [replace(request, log_weights=own) for request, own in pairs]
-            digests = [[request_digest(*pair) for pair in zip(prompts, own, strict=True)] for own in asked]
-            of_prompts = zip(prompts, zip(*digests, strict=True), zip(*asked, strict=True), strict=True)
-            distinct = {  # those of one prompt together: an engine reads it once
-                digest: (prompt, request)
-                for prompt, own, requests in of_prompts
-                for digest, request in zip(own, requests, strict=True)
+            requests = [_guided(unguided, log_weights) for log_weights in guidances]
+            digests = [[request_digest(*pair) for pair in zip(prompts, own, strict=True)] for own in requests]
+            asked = {  # those of one prompt together: an engine reads it once
+                of_guidance[row]: (prompt, own[row])
+                for row, prompt in enumerate(prompts)
+                for of_guidance, own in zip(digests, requests, strict=True)
             }
-            missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
+            missing = [digest for digest in asked if digest not in lists]
             how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
-            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(distinct), how)
+            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(asked), how)
             if missing:
-                wanted = list(missing)
-                requested = [request for _, request in missing.values() if request is not None]
-                for batch in engine().stream([ids for ids, _ in missing.values()], requested):
-                    finished = {wanted[index]: text for index, text in batch}
+                pairs = [asked[digest] for digest in missing]
+                constrained = [request for _, request in pairs if request is not None]
+                for batch in engine().stream([ids for ids, _ in pairs], constrained):
+                    finished = {missing[index]: text for index, text in batch}
                     kept.append(finished)
                     lists.update(finished)
             return [ModelLists([lists[digest] for digest in own], share) for own in digests]
 
         yield write
+
+
+def _guided(
+    requests: Sequence[ListRequest | None], log_weights: Sequence[LogWeights] | None
+) -> Sequence[ListRequest | None]:
+    """Return the requests of the rows, if they are constrained with these weights."""
+    if log_weights is None:
+        return requests
+    pairs = zip(requests, log_weights, strict=True)
+    return [request and replace(request, log_weights=own) for request, own in pairs]
