@@ -215,10 +215,10 @@ def list_writer(
     newer = None if catalog is None else keep_up(tokenizer, catalog)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
-    share = builder.report(str(model))
+    truncated_share = builder.report(str(model))
     unguided = [None if catalog is None else list_request(row, catalog, settings.list_length) for row in rows]
-    kept = open_list_cache(model, settings, options, catalog)
-    lists = kept.read()
+    list_cache = open_list_cache(model, settings, options, catalog)
+    lists = list_cache.read()
     with ExitStack() as stack:
 
         @cache
@@ -244,9 +244,9 @@ def list_writer(
                 constrained = [request for _, request in pairs if request is not None]
                 for batch in engine().stream([ids for ids, _ in pairs], constrained):
                     finished = {missing[index]: text for index, text in batch}
-                    kept.append(finished)
+                    list_cache.append(finished)
                     lists.update(finished)
-            return [ModelLists([lists[digest] for digest in own], share) for own in digests]
+            return [ModelLists([lists[digest] for digest in own], truncated_share) for own in digests]
 
         yield write
 

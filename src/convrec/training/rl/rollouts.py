@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig
 
 from convrec.generation.jump_forward import can_jump, distinct_runs, pad_prompts, prefill, write_lists
-from convrec.generation.processors import only_settings
+from convrec.generation.processors import CatalogConstraint, only_settings
 from convrec.training.rl.constrained import RolloutConstraint
 
 
@@ -22,8 +22,8 @@ def generate_groups(
 
     Consecutive equal prompts are prefilled once, and their key-value cache is repeated.
     """
+    requests = [constraint.request(prompt) for prompt in prompts] if constraint else []
     if constraint is not None and can_jump(model):
-        requests = [constraint.request(prompt) for prompt in prompts]
         temperature = (config.temperature or 1.0) if config.do_sample else None
         penalty = config.repetition_penalty or 1.0
         lists = write_lists(model, prompts, constraint.trie, requests, penalty=penalty, temperature=temperature)
@@ -42,7 +42,7 @@ def generate_groups(
             attention_mask=mask[rows],
             past_key_values=cache,
             generation_config=config,
-            logits_processor=[constraint.processor(prompts)] if constraint else [],
+            logits_processor=[CatalogConstraint(constraint.trie, requests)] if constraint else [],
         )
     completions = output[:, width:]
     ends = torch.isin(completions, torch.tensor(config.eos_token_id, device=model.device))
