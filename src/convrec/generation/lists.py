@@ -78,16 +78,13 @@ class ListCache:
 
 @dataclass(frozen=True)
 class ListSettings:
-    """What belongs to a model's lists: the prompt's first line and longest length, theirs, and how they are decoded.
-
-    Versions that were registered before a field came lack it, and answer with its default.
-    """
+    """What belongs to a model's lists: the prompt's first line and longest length, theirs, and how they are decoded."""
 
     instruction: str | None
     list_length: int
     max_completion_length: int
     repetition_penalty: float = 1.0
-    max_prompt_length: int | None = None
+    max_prompt_length: int = 2048
     items: str = "items"  # what is recommended, for those who ask: movies, books
     recommend_seen: bool = False  # whether lists may hold what the conversation names
 
