@@ -1,9 +1,9 @@
 """The greedy lists of a saved model, and their settings."""
 
-import fcntl
 import hashlib
 import json
 import logging
+import sqlite3
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -31,6 +31,8 @@ from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
 
+_BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
+
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
     """Return the cache key of a prompt's tokens and its list's constraint."""
@@ -43,37 +45,28 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
 
 
 class ListCache:
-    """A file of JSON lines, each the digest of a request and its list.
-
-    A line that was cut short, by a crash or a full disk, is no line: it is asked for again. Several processes may share
-    the file.
-    """
+    """Lists by the digest of their request in one SQLite file, which several processes may share."""
 
     def __init__(self, path: Path):
         self._path = path
 
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Give the database in a transaction, which is on disk after the block."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS lists (request TEXT PRIMARY KEY, list TEXT NOT NULL)")
+            yield database
+
     def read(self) -> dict[str, str]:
         """Return the lists by the digest of their request."""
-        lists: dict[str, str] = {}
-        for line in self._path.read_bytes().split(b"\n") if self._path.is_file() else ():
-            try:
-                row = json.loads(line)
-                lists[row["request"]] = row["list"]
-            except (ValueError, TypeError, KeyError):
-                continue
-        return lists
+        with self._open() as database:
+            return dict(database.execute("SELECT request, list FROM lists"))
 
     def append(self, lists: Mapping[str, str]) -> None:
         """Add lists by the digest of their request; they are kept once this returns."""
-        rows = "".join(json.dumps({"request": digest, "list": text}) + "\n" for digest, text in lists.items())
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
-            if stream.tell():
-                stream.seek(-1, 2)
-                # End a truncated last line, so that it does not swallow the new ones.
-                rows = rows if stream.read(1) == b"\n" else "\n" + rows
-            stream.write(rows.encode())
+        with self._open() as database:
+            database.executemany("INSERT OR REPLACE INTO lists VALUES (?, ?)", lists.items())
 
 
 @dataclass(frozen=True)
@@ -186,7 +179,7 @@ def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions,
         "device": options.device,
     }
     key = make_key(parameters, model_files(model), code_files([__name__]), libraries)
-    return ListCache(CHECKPOINTS / "lists" / f"{key}.jsonl")
+    return ListCache(CHECKPOINTS / "lists" / f"{key}.sqlite")
 
 
 # Writes the lists of a model for each of some guidances, which are the weights of each row, or none.
