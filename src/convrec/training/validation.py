@@ -11,7 +11,6 @@ from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
 from convrec.generation.lists import ListSettings, list_request
-from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, Guide
 from convrec.training.callbacks import Measure
 from convrec.training.padding_free import with_padding
@@ -19,7 +18,6 @@ from convrec.training.padding_free import with_padding
 
 def make_measure(
     trainer: Any,
-    builder: PromptBuilder,
     rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
@@ -39,6 +37,7 @@ def make_measure(
     # generating each token.
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
+    builder = settings.prompts(trainer.processing_class)
     my_prompts = [builder(row["messages"]) for row in mine]
     requests = []
     if trie is not None:

@@ -206,7 +206,6 @@ def align(
         trainer.data_collator = collate
     measure = make_measure(
         trainer,
-        prompts,
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,

@@ -105,7 +105,6 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
     def validate(trainer: Any, steps: int) -> ValidationCallback:
         measure = make_measure(
             trainer,
-            prompts,
             read_prompts(paths.split("validation"), config.validation_prompts)[0],
             catalog,
             catalog_trie(catalog, tokenizer) if params.evaluate.constrained else None,
