@@ -123,6 +123,11 @@ def _clock(device: torch.device) -> float:
     return time.process_time() if device.type == "cpu" else clock(device)
 
 
+def num_bytes(owner: Any) -> int:
+    """Return the size of the arrays and tensors that an object holds."""
+    return sum(value.nbytes for value in vars(owner).values() if isinstance(value, np.ndarray | torch.Tensor))
+
+
 class _Timed(CatalogConstraint):
     """The logits processor with its total time in seconds."""
 
@@ -163,7 +168,7 @@ def follow(trie: CatalogTrie, requests: Sequence[ListRequest], vocab_size: int, 
         processor, ids = _Timed(trie, requests), torch.full((len(requests), 1), eos)
         while ids.shape[1] == 1 or not (ids[:, 1:] == eos).any(1).all():
             ids = torch.cat([ids, processor(ids, scores.clone()).argmax(1, keepdim=True)], 1)
-        found.append(Steps(ids.shape[1] - 1, processor.seconds, processor.state_bytes))
+        found.append(Steps(ids.shape[1] - 1, processor.seconds, num_bytes(processor._state)))
     return min(found, key=lambda steps: steps.seconds)
 
 
@@ -244,7 +249,8 @@ def measure(
         start = _clock(model.device)
         write_lists(model, prompts.tolist(), trie, requests, penalty=penalty)
         jumping = _clock(model.device) - start
-        found.append(Cost(tokens, free, constrained, processor.seconds, guide.seconds, jumping, processor.state_bytes))
+        seconds = free, constrained, processor.seconds, guide.seconds, jumping
+        found.append(Cost(tokens, *seconds, num_bytes(processor._state)))
     best = min(found[1:], key=lambda cost: cost.constrained)
     least = {
         name: min(getattr(cost, name) for cost in found[1:]) for name in ("free", "processing", "guided", "jumping")
@@ -286,12 +292,12 @@ def _rows(kind: str, tokenizer: Any, items: Sequence[Item], options: argparse.Na
     """Print the row of a catalog with a tokenizer; yield a line about the generation time, if it is measured."""
     start = time.process_time()
     trie = CatalogTrie.build([str(item) for item in items], tokenizer)
-    built = time.process_time() - start
+    built, size = time.process_time() - start, num_bytes(trie)  # before the arrays that it makes when they are needed
     eos, vocab_size = tokenizer.eos_token_id, len(tokenizer)
     requests = draw_requests(trie, options.batch, options.items)
     alone, guided = (follow(trie, own, vocab_size, eos, options.repeats) for own in requests)
     steps = [1000 * own.seconds / own.tokens for own in (alone, guided)]
-    shown = [f"{len(items):,}", kind, f"{vocab_size:,}", f"{trie.nbytes / 2**20:.1f} MiB", f"{built:.1f} s"]
+    shown = [f"{len(items):,}", kind, f"{vocab_size:,}", f"{size / 2**20:.1f} MiB", f"{built:.1f} s"]
     shown += [f"{alone.tokens}, {guided.tokens}", f"{steps[0]:.2f} ms", f"{steps[1]:.2f} ms"]
     _print(f"| {' | '.join([*shown, f'{steps[1] / steps[0]:.2f}', f'{guided.state_bytes / 2**20:.1f} MiB'])} |")
     if len(items) <= _MOST_WITH_MODEL:

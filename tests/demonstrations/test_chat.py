@@ -1,6 +1,5 @@
 """Chat calls against a real HTTP endpoint on this machine: what is sent, kept, counted and refused."""
 
-import gzip
 import json
 import logging
 import os
@@ -181,22 +180,6 @@ def test_a_refused_prompt_or_an_unusable_answer_fails_alone_and_is_asked_again_i
     assert "judge: failed: " in caplog.text
     told = "judge: 8 of 8 answered (7 from the cache), 0 failed, 0 cut at max_completion_tokens, 12 tokens"
     assert told in caplog.text
-
-
-@pytest.mark.parametrize("status", [200, 400])
-def test_an_answer_is_read_up_to_a_limit(connect, monkeypatch, caplog, status):
-    monkeypatch.setattr(chat, "MAX_BODY", 1000)
-    with ChatServer([Reply(b" " * 1001, status=status)]) as server:
-        client = connect(server, max_failed=1.0, max_concurrency=1, max_retries=0)
-        assert client.ask(ASKED_FOR[:2], "judge") == [None, ANSWERS[1]]
-    assert "the answer has more than 1,000 bytes" in caplog.text
-
-
-def test_an_answer_is_not_decompressed(connect):
-    body = gzip.compress(answered(SimpleNamespace(prompt=ASKED_FOR[0])).body)
-    with ChatServer([Reply(body, headers={"Content-Encoding": "gzip"})]) as server:
-        assert connect(server, max_failed=1.0).ask(ASKED_FOR[:1], "judge") == [None]
-        assert server.asked[0].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize("status", [302, 307, 308])

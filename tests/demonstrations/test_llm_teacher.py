@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from convrec.data.catalog import Item
 from convrec.demonstrations.teachers import llm
 from convrec.demonstrations.teachers.llm import (
     PASSAGE_LENGTH,
@@ -88,14 +89,14 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(con
         text = "Genres: crime" if known else "Genres: sci-fi\nPlot: Time travel." if inferred else "UNKNOWN"
         return sent(completion(text, reported()))
 
-    names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
+    items = [Item("Heat", 1995), Item("Primer Movie", 2004)]
     written = ["User: that Primer Movie with the time box was confusing"]
     with ChatServer(reply) as server:
         teacher = LLMTeacher(connect(server), PROMPTS, catalog, written)
-        texts = teacher.describe(names, titles)
+        texts = teacher.describe(items)
         assert texts == ["Heat (1995). crime", "Primer Movie (2004). sci-fi. Time travel"]
         assert len(server.asked) == 3
-        again = teacher.describe([*names, "Up (2009)"], [*titles, "Up"])
+        again = teacher.describe([*items, Item("Up", 2009)])
         assert again[:2] == texts and len(server.asked) == 4, "of a later catalog only the new item is asked"
 
 

@@ -15,7 +15,8 @@ from convrec.evaluation.beyond_accuracy import (
     recommended,
 )
 from convrec.evaluation.evaluation import Evaluation
-from convrec.generation.lists import EngineOptions, ListSettings
+from convrec.generation.engine import EngineOptions
+from convrec.generation.lists import ListSettings
 from tests.rows import make_row
 
 HEAT, DUNE_1984, DUNE_2021, UP, ALIEN = range(5)

@@ -12,7 +12,8 @@ from convrec.classical.guidance import Guidance
 from convrec.data.parsing import format_list
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
-from convrec.generation.lists import EngineOptions, ListSettings
+from convrec.generation.engine import EngineOptions
+from convrec.generation.lists import ListSettings
 from tests.generation.vocabularies import by_item
 from tests.rows import make_row
 

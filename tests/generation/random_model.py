@@ -39,16 +39,17 @@ def make_trie(tokenizer: Any) -> CatalogTrie:
 def main() -> None:
     """Write vLLM's lists for each penalty, free and from a catalog; one engine serves all."""
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    from convrec.generation.engine import EngineOptions  # noqa: PLC0415
     from convrec.generation.vllm_engine import VllmEngine  # noqa: PLC0415
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    machine = {"max_prompt_length": 64, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.1}
     tokenizer = load_tokenizer(options.model)
     trie = make_trie(tokenizer)
-    engine = VllmEngine.load(options.model, tokenizer, "cpu", 4, trie.longest(REQUESTS[0].length), 1.0, trie, **machine)
+    machine, longest = EngineOptions("vllm", "cpu", 4, 1, 0.1), trie.longest(REQUESTS[0].length)
+    engine = VllmEngine.load(options.model, tokenizer, machine, longest, 1.0, trie, max_prompt_length=64)
     lists = []
     for penalty in PENALTIES:
         shared = (engine._model, engine.tokenizer, 4, MAX_NEW, penalty)

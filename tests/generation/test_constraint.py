@@ -241,7 +241,6 @@ def test_a_saved_trie_is_the_same(tmp_path):
     trie = CatalogTrie.build(LINES, embedded())
     trie.save(tmp_path / "trie.safetensors")
     again = CatalogTrie.load(tmp_path / "trie.safetensors")
-    assert trie.nbytes == again.nbytes > 0
     requests = [ListRequest(5, banned=[1, 2])] * 3
     size = _sized(embedded())
     assert torch.equal(_decode(trie, requests, size, 7), _decode(again, requests, size, 7))

@@ -7,8 +7,7 @@ import pytest
 from transformers import GenerationConfig
 
 from convrec.generation import jump_forward
-from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import EngineOptions
+from convrec.generation.engine import EngineOptions, TransformersEngine
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import ListRequest
@@ -25,7 +24,8 @@ def model(tmp_path_factory) -> Path:
 
 def _engine(model: Path, repetition_penalty: float, batch_size: int = 4, trie=None) -> TransformersEngine:
     tokenizer = load_tokenizer(model)
-    return TransformersEngine.load(str(model), tokenizer, "cpu", batch_size, MAX_NEW, repetition_penalty, trie)
+    options = EngineOptions("transformers", "cpu", batch_size, 1, 0.5)
+    return TransformersEngine.load(str(model), tokenizer, options, MAX_NEW, repetition_penalty, trie)
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)

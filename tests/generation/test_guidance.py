@@ -158,26 +158,6 @@ def test_generation_samples_the_guided_distribution(kind):
         assert abs(share - probability) < 4 * math.sqrt(probability * (1 - probability) / number) + 1 / number
 
 
-@KINDS
-def test_guidance_of_beams_sums_to_the_weights_of_the_items(kind):
-    tiny = _Tiny(kind)
-    request = ListRequest(2, banned=[0], log_weights=log_weights({1: 2.0, 2: -1.5, 3: 0.5}))
-    sums = {}
-    for tokens in _plain_lists(tiny, request):
-        state, total = ConstraintState(tiny.trie, [request], tiny.vocab), 0.0
-        for token in tokens:
-            total += float(state.mask_(torch.zeros(1, tiny.vocab, dtype=torch.float64), of_beams=True)[0, token])
-            state.advance([token])
-        lines = tiny.tokenizer.decode(tokens, skip_special_tokens=True).strip().split("\n")
-        sums[tuple(map(LINES.index, lines))] = total
-    logs = by_item(request.log_weights)
-    weights = {i: math.exp(logs.get(i, 0.0)) for i in range(1, 5)}
-    for (first, second), total in sums.items():
-        means = sum(weights.values()) / 4, sum(weights[i] for i in weights if i != first) / 3
-        expected = math.log(weights[first] / means[0]) + math.log(weights[second] / means[1])
-        assert total == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("weights", "named"), [({5: 1.0}, "log_weights: 5"), ({0: math.nan}, "nan"), ({0: 101.0}, "101"), ({-1: 0.0}, "-1")]
 )

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from convrec.data.conversations import build_prompt, messages_of, transcript
 from convrec.generation.line_tokens import add_tokens
-from convrec.generation.lists import ListSettings
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import ELLIPSIS, PromptBuilder
 from convrec.pipeline.stages.sft import with_prompts
@@ -38,7 +37,7 @@ def _length(prompt, tokenizer=TOKENIZER) -> int:
     return len(token_ids(tokenizer, [prompt])[0])
 
 
-def _builder(max_length: int | None, instruction: str | None = INSTRUCTION) -> PromptBuilder:
+def _builder(max_length: int, instruction: str | None = INSTRUCTION) -> PromptBuilder:
     return PromptBuilder(TOKENIZER, instruction, 20, max_length)
 
 
@@ -156,7 +155,7 @@ class CountingTokenizer:
 def test_a_cut_turn_has_room_for_titles_that_are_tokens():
     tokenizer = copy.deepcopy(TOKENIZER)
     add_tokens(tokenizer, [f"Film {n} ({1950 + n})" for n in range(60)])
-    builder = PromptBuilder(tokenizer, INSTRUCTION, 20, PromptBuilder(tokenizer, INSTRUCTION, 20, None).least)
+    builder = PromptBuilder(tokenizer, INSTRUCTION, 20, PromptBuilder(tokenizer, INSTRUCTION, 20, 2048).least)
     content = _content(builder(_turns("".join(f"Film {n} ({1950 + n})\n" for n in range(60)))))
     assert content.endswith("Film 59 (2009)\n") and 15 < content.count("Film") < 40
 
@@ -175,14 +174,7 @@ def test_a_message_of_a_megabyte(instruction, unit):
 def test_a_length_without_room_is_refused():
     with pytest.raises(InputError, match=r"common\.max_prompt_length = 20: .* set it to \d+ or more"):
         _builder(20)
-    _builder(_builder(None).least)
-
-
-def test_versions_without_a_limit_answer_prompts_of_any_length():
-    registered = {"instruction": INSTRUCTION, "list_length": 20, "max_completion_length": 8, "repetition_penalty": 1.0}
-    builder = ListSettings(**registered).prompts(TOKENIZER)
-    messages = _turns(WORDS * 500)
-    assert builder(messages) == build_prompt(messages, INSTRUCTION, 20)
+    _builder(_builder(2048).least)
 
 
 def test_sft_leaves_room_for_every_list():

@@ -90,7 +90,7 @@ def test_a_completion_is_exactly_the_list_whatever_the_chat_template(tmp_path, m
     texts = _renderings(tokenizer, monkeypatch, 1)
     assert texts == _renderings(tokenizer, monkeypatch, 2)
     assert all(f"film {place}" in texts[-1] for place in range(7))
-    builder = PromptBuilder(tokenizer, None, 3, None)
+    builder = PromptBuilder(tokenizer, None, 3, 2048)
     rows = [{"messages": _chat(roles), "liked": [], "others": [0, 1, 2]} for roles in ("su", "uaau")]
     places = tokenize_lines(LINES, tokenizer, generation_prompt(tokenizer))
     first, middle, last = places

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from benchmarks.constraint import NUM_ITEMS, byte_level_bpe, invented_catalog, measure
 from convrec.generation import jump_forward
 from convrec.generation.allowed_tokens import allowed_tokens
-from convrec.generation.engine import TransformersEngine
+from convrec.generation.engine import EngineOptions, TransformersEngine
 from convrec.generation.jump_forward import write_lists
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.generation.prompt_tokens import token_ids
@@ -28,13 +28,18 @@ def folder(tmp_path_factory):
     return make_random_model(tmp_path_factory.mktemp("random") / "model")
 
 
+def _engine(folder, tokenizer, device, batch_size, penalty, trie):
+    options = EngineOptions("transformers", device, batch_size, 1, 0.5)
+    return TransformersEngine.load(str(folder), tokenizer, options, 64, penalty, trie)
+
+
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_lists_are_valid_and_those_of_the_cpu(folder, device, penalty):
     """A batch on the device gives what the CPU gives for each prompt alone, in float32."""
     tokenizer, prompts = load_tokenizer(folder), prompts_of(len(REQUESTS))
     trie = make_trie(tokenizer)
     lists, alone = (
-        TransformersEngine.load(str(folder), tokenizer, where, batch, 64, penalty, trie).generate(prompts, REQUESTS)
+        _engine(folder, tokenizer, where, batch, penalty, trie).generate(prompts, REQUESTS)
         for where, batch in ((device, len(prompts)), ("cpu", 1))
     )
     assert lists == alone
@@ -48,7 +53,7 @@ def test_masks_on_the_gpu_are_those_of_the_cpu(folder):
     """Those of the allowed tokens in the loss, at each position of the lists."""
     tokenizer = load_tokenizer(folder)
     trie = make_trie(tokenizer)
-    engine = TransformersEngine.load(str(folder), tokenizer, "cpu", len(REQUESTS), 64, 1.0, trie)
+    engine = _engine(folder, tokenizer, "cpu", len(REQUESTS), 1.0, trie)
     written = engine.complete(token_ids(tokenizer, prompts_of(len(REQUESTS))), REQUESTS)
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(own) for own in written], batch_first=True, padding_value=tokenizer.eos_token_id

@@ -14,7 +14,7 @@ from convrec.classical.embedding import SentenceEmbedder
 from convrec.classical.guidance import load_guide
 from convrec.data.conversations import read_rows, write_rows
 from convrec.evaluation.baselines import kept_baselines
-from convrec.generation.engine import TransformersEngine
+from convrec.generation.engine import EngineOptions, TransformersEngine
 from convrec.generation.model_folders import find_model
 from convrec.generation.pretrained import load_config, load_model, load_tokenizer
 from convrec.pipeline.memory import with_settings
@@ -53,7 +53,9 @@ def marker(tmp_path, monkeypatch) -> Path:
         load_model,
         load_config,
         lambda folder: find_model(str(folder), "--model"),
-        lambda folder: TransformersEngine.load(str(folder), None, "cpu", 1, 8, 1.0),
+        lambda folder: TransformersEngine.load(
+            str(folder), None, EngineOptions("transformers", "cpu", 1, 1, 0.5), 8, 1.0
+        ),
         lambda folder: Recommender.load(ModelFiles(folder, folder.with_name("catalog.parquet"), SETTINGS)),
     ],
     ids=["model", "configuration", "--model", "engine", "recommender"],

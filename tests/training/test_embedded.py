@@ -27,6 +27,7 @@ from convrec.training.embedded import (
     train_tokenizer,
 )
 from convrec.training.launch import RETRAIN
+from tests.generation.small import sizes
 
 PAGES = "3fd812949f0983a670534d1ed4fb5c28b8b55a89ba056b5f0f54f7d5eb675a1a"
 FILMS = embedded_catalog()
@@ -78,9 +79,9 @@ def test_the_budget_of_pages_grows_with_the_catalog(num_items, pages):
 
 def test_the_model_has_about_a_million_parameters_and_follows_the_seed():
     config = load_params().base_model.embedded
-    sizes = embedded_sizes(config.hidden_size, config.num_hidden_layers)
-    first, second = (make_model(TOKENIZER, **sizes, seed=1).state_dict() for _ in range(2))
-    assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **sizes, seed=1).parameters()) < 1.5e6
+    options = {**embedded_sizes(config.hidden_size, config.num_hidden_layers), "seed": 1}
+    first, second = (make_model(TOKENIZER, **options).state_dict() for _ in range(2))
+    assert 0.8e6 < sum(p.numel() for p in make_model(TOKENIZER, **options).parameters()) < 1.5e6
     assert all((first[name] == second[name]).all() for name in first)
 
 
@@ -116,7 +117,7 @@ def test_products_of_title_vectors_are_those_of_the_best_approximation_of_the_co
     likes = np.random.default_rng(0).random((people, 12)) < 0.4
     likes[:, 3] = False  # nobody liked it
     tokens = TOKENIZER.convert_tokens_to_ids([item.title for item in items])
-    model = make_model(TOKENIZER, 8, 8, 1, 1, 1, seed=0)
+    model = make_model(TOKENIZER, **sizes(hidden_size=8, intermediate_size=8), seed=0)
     before = model.get_input_embeddings().weight.detach().clone()
     set_title_vectors(model, TOKENIZER, items, sparse.csr_array(likes.astype(np.float32)))
     after = model.get_input_embeddings().weight.detach()

@@ -27,10 +27,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     prompt_tokens = prompt_tokens + excluded.prompt_tokens,
     completion_tokens = completion_tokens + excluded.completion_tokens"""
-_GET = """
-SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ?"""
-_SPENT = """
-SELECT count(answer), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM calls"""
+_GET = "SELECT answer, finish_reason, prompt_tokens, completion_tokens FROM calls WHERE key = ?"
+_SPENT = "SELECT count(*), coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0) FROM calls"
 
 
 class ChatAnswer(NamedTuple):

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ TIMEOUT_SECONDS, MAX_RETRIES = 60.0, 5  # of one call; the SDK waits longer befo
 REPORT_EVERY = 10.0  # seconds
 KEYLESS = "none"  # sent to endpoints that need no key; the SDK requires one
 DETAIL_LENGTH = 200  # characters of an endpoint's own words
-MAX_BODY = 16 * 2**20  # bytes of an answer as it is sent
 CHARACTERS_PER_TOKEN = 3  # a cautious estimate: English has about 4
 # What the prompts of a purpose took: `cached`, `failed` and `cut` count prompts, `calls` those sent and answered. `cut`
 # are the answers that ended at max_completion_tokens.
@@ -56,31 +55,6 @@ def read_reply(body: str, prompt: str) -> ChatAnswer | None:
 def _shown(text: str) -> str:
     # Redacted first: a cut through the key would leave its half.
     return " ".join(redact(text).split())[:DETAIL_LENGTH]
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response; raises `httpx2.ReadError` after `MAX_BODY` bytes."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream):
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in self._stream:
-            size += len(part)
-            if size > MAX_BODY:
-                raise httpx2.ReadError(f"the answer has more than {MAX_BODY:,} bytes")
-            yield part
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-async def _bound(response: httpx2.Response) -> None:
-    """Limit what is read of a response. It is not decompressed: a few bytes could become gigabytes."""
-    response.headers.pop("content-encoding", None)
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    response.stream = _Bounded(response.stream)
 
 
 @dataclass
@@ -232,9 +206,6 @@ class ChatClient:
                 ask.tally.update(calls=1, **took)
                 ask.take(prompt, answer)
 
-        options: dict[str, Any] = {"max_retries": self.max_retries, "timeout": self.seconds, "base_url": self.base_url}
-        options["default_headers"] = {"Accept-Encoding": "identity"}
-
         seconds = self.seconds
 
         class Client(openai.DefaultAsyncHttpxClient):  # type: ignore[misc]
@@ -245,9 +216,14 @@ class ChatClient:
                 except TimeoutError:
                     raise httpx2.ReadTimeout(f"no whole answer within {seconds:g} s") from None
 
-        # A redirect would send the prompts to a place that the user has not named.
-        options["http_client"] = Client(follow_redirects=False, event_hooks={"response": [_bound]})
-        async with openai.AsyncOpenAI(api_key=self._key or KEYLESS, **options) as client:
+        async with openai.AsyncOpenAI(
+            api_key=self._key or KEYLESS,
+            base_url=self.base_url,
+            timeout=seconds,
+            max_retries=self.max_retries,
+            # A redirect would send the prompts to a place that the user has not named.
+            http_client=Client(follow_redirects=False),
+        ) as client:
             await asyncio.gather(*(work() for _ in range(min(self.max_concurrency, len(pending)))))
 
     def _refusal(self, fault: str) -> str:

@@ -33,9 +33,7 @@ def describe_items(catalog: Catalog, teacher: Teacher) -> list[str]:
     texts = [item.text() for item in catalog.items]
     bare = [i for i, item in enumerate(catalog.items) if not any(item.metadata.values())]
     if bare:
-        items = [catalog.items[i] for i in bare]
-        described = teacher.describe([str(item) for item in items], [item.title for item in items])
-        for index, text in zip(bare, described, strict=True):
+        for index, text in zip(bare, teacher.describe([catalog.items[i] for i in bare]), strict=True):
             texts[index] = text
     return texts
 
@@ -85,7 +83,7 @@ class Demonstrator:
             self.embedder,
             self.grounder,
             item_texts=self.item_texts,
-            describe=lambda items: self.teacher.describe([str(item) for item in items], [item.title for item in items]),
+            describe=self.teacher.describe,
             device=self.device,
         )
         logger.info("%s: the judge rates the top %d", name, JUDGED)

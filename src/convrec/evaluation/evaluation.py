@@ -13,9 +13,10 @@ import pandas as pd
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts, read_prompts
 from convrec.evaluation.beyond_accuracy import broken_wishes, concentration, coverage, recommended
-from convrec.evaluation.comparison import SAMPLES, Gain, Interval, mean_interval, mean_intervals, paired_interval
+from convrec.evaluation.comparison import SAMPLES, Gain, mean_intervals, paired_interval
 from convrec.evaluation.scoring import mean_scores, score_lists
-from convrec.generation.lists import EngineOptions, ListSettings, list_writer
+from convrec.generation.engine import EngineOptions
+from convrec.generation.lists import ListSettings, list_writer
 from convrec.generation.trie import Guide, LogWeights
 from convrec.project.paths import Paths
 
@@ -125,10 +126,6 @@ class Evaluation:
             "broken_wishes": broken_wishes(items, self.prompts, self.catalog),
         }
         return {name: value for name, value in found.items() if not np.isnan(value)}
-
-    def interval(self, scores: pd.DataFrame, metric: str) -> Interval:
-        """Return a metric's mean with its 95 % interval over persons."""
-        return mean_interval(scores, metric, SAMPLES, self.seed)
 
     def intervals(self, scores: pd.DataFrame) -> dict[str, dict[str, float]]:
         """Return mean, low, high and n of every score."""

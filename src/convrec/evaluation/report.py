@@ -38,6 +38,15 @@ SLICES = {
     "new_items": "Ground truth never liked in training",
 }
 
+_FIXED: dict[str, Any] = {  # what the template takes of other modules
+    "samples": SAMPLES,
+    "slice_names": SLICES,
+    "step_names": DEMONSTRATION_STEPS,
+    "excludes_zero": excludes_zero,
+    "spread": spread,
+    "p_words": p_words,
+}
+
 
 class DataFile(NamedTuple):
     """One version of a data file; `dates` are the first and the last. Files without prompts or dates have None."""
@@ -78,10 +87,37 @@ def render_report(
       `failures`, `demonstration_examples`; `code`, git's state.
     """
     cutoffs, start = parameters["common.cutoffs"], parameters["rank_grpo.start"]
-    headline, recall = f"ndcg_at_{max(cutoffs)}", f"recall_at_{max(cutoffs)}"
-    metrics = [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs]
-    start = SYSTEMS.get(start, start)
-    systems = system_names(evaluation)
+    headline, systems = f"ndcg_at_{max(cutoffs)}", system_names(evaluation)
+    batch = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
+    return render_page(
+        "report.html.j2",
+        **_FIXED,
+        **_tables(evaluation, systems, [f"{name}_at_{k}" for name in ("recall", "ndcg") for k in cutoffs], headline),
+        **shown,
+        parameters=parameters,
+        evaluation=evaluation,
+        demonstrations=demonstrations,
+        training=training,
+        simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
+        list_length=parameters["common.list_length"],
+        headline=headline,
+        recall=f"recall_at_{max(cutoffs)}",
+        facts=headline_facts(evaluation, systems, headline),
+        words=findings(evaluation, systems, headline),
+        start=SYSTEMS.get(start, start),
+        lists_per_step=math.prod(parameters[f"rank_grpo.{name}"] for name in batch),
+        figures={
+            **demonstration_figures(plots, demonstrations, headline),
+            **training_figures(plots, cutoffs, training["rank_grpo"]["chosen_step"]),
+            **system_figures(evaluation, ranks, systems, headline),
+        },
+    )
+
+
+def _tables(
+    evaluation: Mapping[str, Any], systems: Mapping[str, str], metrics: list[str], headline: str
+) -> dict[str, Any]:
+    """Return what the template's tables of systems show: which systems, metrics and differences."""
     served = {key: name for key, name in systems.items() if not is_ablation(key)}
     ablations: dict[str, list[str]] = {}
     for key in (key for key in systems if key not in served):
@@ -89,49 +125,28 @@ def render_report(
     models = [key for key in served if key in MODELS]
     gains = {system_pair(key): gain for key, gain in evaluation[f"paired_{headline}"].items()}
     # a system that is compared only with its own ablations has no column
-    ones = dict.fromkeys(one for one, other in gains if other in served)
-    batch = ("per_device_train_batch_size", "gradient_accumulation_steps", "num_processes")
-    return render_page(
-        "report.html.j2",
-        **shown,
-        parameters=parameters,
-        evaluation=evaluation,
-        demonstrations=demonstrations,
-        training=training,
-        samples=SAMPLES,
-        simulated=parameters["data.source"] in ("synthetic", ["synthetic"]),
-        list_length=parameters["common.list_length"],
-        systems=served,
-        names=systems,
-        models=models,
-        best={name: max((evaluation[key][name] for key in models), default=None) for name in [*metrics, "in_catalog"]},
-        compared={key: systems[key] for key in COMPARED},
-        ablations=ablations,
-        slices=evaluation.get("slices", {}),
-        slice_names=SLICES,
-        metrics=metrics,
-        beside_hits={
+    between_served = [(one, other) for one, other in gains if other in served]
+    return {
+        "systems": served,
+        "names": systems,
+        "models": models,
+        "metrics": metrics,
+        "best": {
+            name: max((evaluation[key][name] for key in models), default=None) for name in [*metrics, "in_catalog"]
+        },
+        "compared": {key: systems[key] for key in COMPARED},
+        "ablations": ablations,
+        "slices": evaluation.get("slices", {}),
+        "beside_hits": {
             name: METRICS[name].label for name in BESIDE_HITS if any(name in evaluation[key] for key in served)
         },
-        headline=headline,
-        recall=recall,
-        facts=headline_facts(evaluation, systems, headline),
-        words=findings(evaluation, systems, headline),
-        excludes_zero=excludes_zero,
-        spread=spread,
-        p_words=p_words,
-        start=start,
-        lists_per_step=math.prod(parameters[f"rank_grpo.{name}"] for name in batch),
-        step_names=DEMONSTRATION_STEPS,
-        gains=gains,
-        paired={"ones": list(ones), "others": list(dict.fromkeys(other for _, other in gains if other in served))},
-        baselines={
+        "gains": gains,
+        "paired": {
+            "ones": list(dict.fromkeys(one for one, _ in between_served)),
+            "others": list(dict.fromkeys(other for _, other in between_served)),
+        },
+        "baselines": {
             key: (own[f"validation_{headline}"], settings_words(own["settings"]))
             for key, own in evaluation.get("baselines", {}).items()
         },
-        figures={
-            **demonstration_figures(plots, demonstrations, headline),
-            **training_figures(plots, cutoffs, training["rank_grpo"]["chosen_step"]),
-            **system_figures(evaluation, ranks, systems, headline),
-        },
-    )
+    }

@@ -15,17 +15,11 @@ from convrec.project.table import TextTable
 
 
 def read_evaluation(paths: Paths) -> dict[str, Any]:
-    """Return the metrics of the stage `evaluate`. Raises `InputError` if there are none, or their names are old."""
+    """Return the metrics of the stage `evaluate`. Raises `InputError` if there are none."""
     path = paths.results("evaluate")
     if not path.is_file():
         raise InputError(f"{path}: no evaluation yet; run `dvc repro` first")
-    metrics = read_json(path)
-    if old := next((name for name in metrics if name.endswith("_constrained")), None):
-        raise InputError(
-            f"{path}: {old}: made by an earlier release, where a model's plain name meant lists that are not served; "
-            "run `dvc repro` again"
-        )
-    return metrics
+    return read_json(path)
 
 
 def _headline(metrics: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from convrec.project.errors import InputError
 Rows = Sequence[int] | np.ndarray
 
 
-class _Allowance(NamedTuple):
+class Allowance(NamedTuple):
     """The next tokens that B rows may take: those of their layers (`_root_biases`), with `opened` and without `closed`.
 
     `opened`, `closed` and `guided` are pairs of arrays: the index of the row, and the token. `bias` is what guidance
@@ -80,11 +80,6 @@ class ConstraintState:
         """Whether lists are read in one pass, see `mask_`."""
         return self._trie.is_one_pass
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the state in bytes."""
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray | torch.Tensor))
-
     def put(self, rows: Rows, requests: Sequence[ListRequest]) -> None:
         """Begin these lists in these rows."""
         rows = np.asarray(rows, np.int64)
@@ -119,11 +114,8 @@ class ConstraintState:
         weights = np.concatenate([self._weights[kept], values.repeat(leaves.shape[1])[is_open]])[order]
         self._weighted, self._weights, self._logs = keys[order], weights, np.log(weights).astype(np.float32)
 
-    def mask_(self, scores: torch.Tensor, rows: Rows | None = None, *, of_beams: bool = False) -> torch.Tensor:
+    def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
-
-        Scores are unnormalized. Those `of_beams` are summed over steps: each guided row is then shifted by a number, so
-        that the guidance along an item's tokens sums to the item's, up to a number of its root.
 
         Where each item is one token, the scores of a list's first token stand for those of all its tokens: a list is
         then the best items of one distribution, or drawn from it without replacement (Plackett-Luce).
@@ -150,8 +142,6 @@ class ConstraintState:
         if len(bias):
             added = torch.from_numpy(bias).to(scores.device, scores.dtype)
             scores.view(-1).index_add_(0, at, added)
-        if of_beams and len(self._weighted):
-            scores -= torch.from_numpy(self._mean_below(rows)).to(scores.device, scores.dtype)[:, None]
         return scores
 
     def _read_once(self, scores: torch.Tensor, rows: np.ndarray) -> None:
@@ -162,19 +152,7 @@ class ConstraintState:
         self._first_scores[rows[is_first]] = scores[is_first]
         scores[~is_first] = self._first_scores[rows[~is_first]]
 
-    def _mean_below(self, rows: Rows | None) -> np.ndarray:
-        """Return the logarithm of the mean weight of the open items below each row's node. Shape: (B,), float32."""
-        rows = self._rows if rows is None else np.asarray(rows, np.int64)
-        nodes = self._nodes[rows]
-        spans = self._trie.node_spans(nodes) + (rows * self._num_leaves)[:, None]
-        which, places = ranges(*np.searchsorted(self._weighted, spans.T))
-        mass = np.bincount(which, self._weights[places], minlength=len(rows))
-        number = np.bincount(which, self._weights[places] > 0, minlength=len(rows))
-        sums = self._sums[np.searchsorted(self._keys, spans)]
-        num_open = (sums + spans * self._is_open[rows][:, None]) @ np.array([-1, 1])
-        return mean_log(mass, number, np.where(nodes == DONE, 1, np.maximum(num_open, 1)))
-
-    def allowance(self, rows: Rows | None = None) -> _Allowance:
+    def allowance(self, rows: Rows | None = None) -> Allowance:
         """Return which next tokens are allowed, and the guidance of those."""
         rows = self._rows if rows is None else np.asarray(rows, np.int64)
         nodes = self._nodes[rows]
@@ -188,22 +166,23 @@ class ConstraintState:
         layers = np.where(self._is_open[rows] == 1, layers, self._below)
         opens, closes = is_open & (layers[at] == self._below), ~is_open & (layers[at] < self._below)
         guided, bias = self._guidance(rows, nodes)
-        return _Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]), guided, bias)
+        return Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]), guided, bias)
 
     def _guidance(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         """Return the guided tokens, as the index of the row and the token, and what is added to their scores."""
         if not len(self._weighted):
             return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
         offsets = rows * self._num_leaves
-        which, places = ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
+        which, places = _ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
         edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
         bias = self._logs[places]
         is_several = self._trie.num_below[edges] > 1  # where there is one leaf, it is a weighted one, or closed
         if is_several.any():
             open_ones = np.flatnonzero(is_several & (self._weights[places] > 0))
-            first, mass, number = sums_of_runs(which[open_ones], edges[open_ones], self._weights[places[open_ones]])
+            first, mass, number = _sums_of_runs(which[open_ones], edges[open_ones], self._weights[places[open_ones]])
             at, to = which[open_ones[first]], edges[open_ones[first]]
-            several = at, to, mean_log(mass, number, self._num_open(rows[at], to))
+            num_open = self._num_open(rows[at], to)  # of which those without a weight have 1
+            several = at, to, np.log((mass + (num_open - number)) / num_open).astype(np.float32)
             parts = zip((which, edges, bias), several, strict=True)
             which, edges, bias = (np.concatenate([own[~is_several], more]) for own, more in parts)
         return (which, self._trie.keys[edges] & TOKEN), bias
@@ -211,14 +190,14 @@ class ConstraintState:
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
         below = np.flatnonzero(~at_root)
-        which, edges = ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
+        which, edges = _ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
         return below[which], edges
 
     def _listed_below(self, rows: np.ndarray, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
         roots = np.flatnonzero(at_root)
         offsets = rows[roots] * self._num_leaves
-        which, places = ranges(*np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]].T + offsets))
+        which, places = _ranges(*np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]].T + offsets))
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
     def _num_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -302,23 +281,17 @@ def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.
     return of_root, biases
 
 
-def ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all ranges, one range after another, and before them which range each is of."""
     sizes = ends - starts
     numbers = np.repeat(starts + sizes - sizes.cumsum(), sizes)
     return np.repeat(np.arange(len(sizes)), sizes), numbers + np.arange(len(numbers))
 
 
-def sums_of_runs(
+def _sums_of_runs(
     which: np.ndarray, edges: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return where each run of equal pairs begins, the sum of its weights, and its length; `which` is ascending."""
     first = np.flatnonzero(np.r_[True, (which[1:] != which[:-1]) | (edges[1:] != edges[:-1])][: len(which)])
     sums = np.add.reduceat(weights, first) if len(first) else np.empty(0)
     return first, sums, np.diff(first, append=len(which))
-
-
-def mean_log(mass: np.ndarray, number: np.ndarray, num_open: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the mean weight of open items: `mass` is the sum of `number` of them, others have 1."""
-    means: np.ndarray = np.log((mass + (num_open - number)) / num_open)
-    return means.astype(np.float32)

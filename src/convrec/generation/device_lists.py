@@ -5,8 +5,7 @@ have the same shapes. A pass of a width runs as it is the first time, and as a C
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from convrec.generation.device_state import DeviceState
-from convrec.generation.full_attention import SDPA, text_config
+from convrec.generation.full_attention import SDPA, text_config, with_attention
 from convrec.generation.trie import DONE
 from convrec.project.errors import InputError
 
@@ -88,16 +87,6 @@ AttentionMaskInterface.register(_NAME, sdpa_mask)
 def can_place(model: Any) -> bool:
     """Return whether a model's attention by SDPA may be replaced by an equal one."""
     return text_config(model)._attn_implementation.startswith(SDPA) and bool(model._supports_attention_backend)
-
-
-@contextmanager
-def _grouped_heads(model: Any) -> Iterator[None]:
-    config = text_config(model)
-    own, config._attn_implementation = config._attn_implementation, _NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = own
 
 
 class _Graphs:
@@ -213,7 +202,7 @@ def write_on_device(
 
     run = _Graphs(step, use_graphs and not state.is_one_pass)
     width, number_left = 1, number
-    with _grouped_heads(model):
+    with with_attention(model, _NAME):
         while number_left:
             run(min(size, _LEAST * 2 ** max(0, (width - 1) // _LEAST).bit_length()))
             width, number_left = left.tolist()  # the one wait of a pass

@@ -1,7 +1,7 @@
 """A batch's state in the trie of the catalog on the model's device: a step of decoding is a few kernels, and no wait.
 
-`ConstraintState` is the same on the CPU, where rows can be exchanged and batches of beams run. Here a row chooses among
-the edges of its node, so that what is computed depends on the largest number of edges, not on the vocabulary.
+`ConstraintState` is the same on the CPU, where rows can be given other lists. Here a row chooses among the edges of its
+node, so that what is computed depends on the largest number of edges, not on the vocabulary.
 """
 
 from collections.abc import Sequence

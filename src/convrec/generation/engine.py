@@ -1,20 +1,66 @@
 """Greedy lists for prompts: one interface, and the engine of transformers. vLLM's is in `vllm_engine`."""
 
+import importlib.util
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import Prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
+from convrec.project.device import pick_device
+from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 TokenIds = list[int]
+
+
+def require_vllm(
+    tensor_parallel_size: int,
+    engine_field: str = "evaluate.engine = 'vllm'",
+    size_field: str = "evaluate.vllm_tensor_parallel_size",
+) -> None:
+    """Raise `InputError` where vLLM is not installed, or there are fewer GPUs than it is to use.
+
+    The message names the fields that ask for them.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            f"{engine_field}: vLLM is not installed; pip install -e '.[gpu]', or use the engine transformers"
+        )
+    gpus = torch.cuda.device_count()
+    if gpus and tensor_parallel_size > gpus:
+        raise InputError(f"{size_field} = {tensor_parallel_size}: this machine has {gpus} GPUs; lower it")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """The engine that generates lists, and its use of the machine; these options change lists only by rounding."""
+
+    engine: Literal["transformers", "vllm"]
+    device: str
+    batch_size: int
+    tensor_parallel_size: int
+    gpu_memory_utilization: float
+    trust_remote_code: bool = False  # run the code in a model's repository
+
+    @classmethod
+    def on_this_machine(
+        cls, engine: Literal["transformers", "vllm"], device: str, tensor_parallel_size: int, **options: Any
+    ) -> "EngineOptions":
+        """Return the options with the device that `device` names here (`auto`: the best there is).
+
+        Raises `InputError` where the engine is not installed.
+        """
+        if engine == "vllm":
+            require_vllm(tensor_parallel_size)
+        return cls(engine, pick_device(device), tensor_parallel_size=tensor_parallel_size, **options)
 
 
 class Engine(ABC):
@@ -103,20 +149,17 @@ class TransformersEngine(Engine):
         cls,
         path: str,
         tokenizer: Any,
-        device: str,
-        batch_size: int,
+        options: EngineOptions,
         max_completion_length: int,
         repetition_penalty: float,
         trie: CatalogTrie | None = None,
-        *,
-        trust_remote_code: bool = False,
     ) -> "TransformersEngine":
-        """Return the engine of a Hugging Face folder on this device, in the type that its weights are saved in."""
+        """Return the engine of a Hugging Face folder, in the type that its weights are saved in."""
         from convrec.generation.pretrained import load_model  # noqa: PLC0415  (10 s to import)
 
-        model = load_model(path, trust_remote_code=trust_remote_code, dtype="auto")
-        model.to(device)
-        return cls(model, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
+        model = load_model(path, trust_remote_code=options.trust_remote_code, dtype="auto")
+        model.to(options.device)
+        return cls(model, tokenizer, options.batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
         del self._model

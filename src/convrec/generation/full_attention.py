@@ -1,5 +1,7 @@
 """Checks whether a model's attention function may be replaced by an equivalent one for another layout of the tokens."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 SDPA = "sdpa"
@@ -8,6 +10,17 @@ SDPA = "sdpa"
 def text_config(model: Any) -> Any:
     """Return the configuration that a causal language model's layers read."""
     return model.config.get_text_config()
+
+
+@contextmanager
+def with_attention(model: Any, implementation: str) -> Iterator[None]:
+    """Let a model use this attention function in the block."""
+    config = text_config(model)
+    before, config._attn_implementation = config._attn_implementation, implementation
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
 
 
 def attention_hindrance(model: Any) -> str | None:

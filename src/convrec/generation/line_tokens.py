@@ -207,17 +207,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[Encoding]:
 
 def _pieces(encoding: Encoding, borders: list[int]) -> list[Tokens | None]:
     """Return the tokens between each two borders (characters), None where one of them reaches over a border."""
-    ids = encoding.ids
-    cuts = [encoding.char_to_token(border) for border in borders[:-1]]
-    starts = [None if cut is None else encoding.token_to_chars(cut) for cut in cuts]
-    last = encoding.token_to_chars(len(ids) - 1) if ids else None
-    if [own and own[0] for own in starts] != borders[:-1] or last is None or last[1] != borders[-1]:
-        return _cut(ids, encoding.offsets, borders)
-    return [tuple(ids[low:high]) for low, high in pairwise([*cuts, len(ids)])]
-
-
-def _cut(ids: list[int], offsets: list[tuple[int, int]], borders: list[int]) -> list[Tokens | None]:
-    """Return the tokens between each two borders (characters), None where one of them reaches over a border."""
+    ids, offsets = encoding.ids, encoding.offsets
     starts = [start for start, _ in offsets]
     cuts = [bisect_left(starts, border) for border in borders[:-1]] + [len(ids)]
     pieces: list[Tokens | None] = []

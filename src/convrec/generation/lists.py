@@ -1,36 +1,37 @@
 """The greedy lists of a saved model, and their settings."""
 
-import fcntl
 import hashlib
 import json
 import logging
+import sqlite3
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convrec.data.catalog import Catalog
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import Wish, apply
-from convrec.generation.engine import Engine, TokenIds, TransformersEngine
+from convrec.generation.engine import Engine, EngineOptions, TokenIds, TransformersEngine
 from convrec.generation.line_tokens import keep_up
 from convrec.generation.model_folders import model_files, standalone
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.prompts import PromptBuilder
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, ListRequest, LogWeights, catalog_trie
-from convrec.generation.vllm_engine import VllmEngine, require_vllm
+from convrec.generation.vllm_engine import VllmEngine
 from convrec.project.code import code_files, make_key
-from convrec.project.device import pick_device
 from convrec.project.errors import InputError
 from convrec.project.paths import CHECKPOINTS
 
 logger = logging.getLogger(__name__)
+
+_BUSY_SECONDS = 60  # how long a process waits for another's commit, which takes milliseconds
 
 
 def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
@@ -44,51 +45,39 @@ def request_digest(prompt: TokenIds, request: ListRequest | None) -> str:
 
 
 class ListCache:
-    """A file of JSON lines, each the digest of a request and its list.
-
-    A line that was cut short, by a crash or a full disk, is no line: it is asked for again. Several processes may share
-    the file.
-    """
+    """Lists by the digest of their request in one SQLite file, which several processes may share."""
 
     def __init__(self, path: Path):
         self._path = path
 
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Give the database in a transaction, which is on disk after the block."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as database, database:
+            database.execute("CREATE TABLE IF NOT EXISTS lists (request TEXT PRIMARY KEY, list TEXT NOT NULL)")
+            yield database
+
     def read(self) -> dict[str, str]:
         """Return the lists by the digest of their request."""
-        lists: dict[str, str] = {}
-        for line in self._path.read_bytes().split(b"\n") if self._path.is_file() else ():
-            try:
-                row = json.loads(line)
-                lists[row["request"]] = row["list"]
-            except (ValueError, TypeError, KeyError):
-                continue
-        return lists
+        with self._open() as database:
+            return dict(database.execute("SELECT request, list FROM lists"))
 
     def append(self, lists: Mapping[str, str]) -> None:
         """Add lists by the digest of their request; they are kept once this returns."""
-        rows = "".join(json.dumps({"request": digest, "list": text}) + "\n" for digest, text in lists.items())
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # until the file is closed
-            if stream.tell():
-                stream.seek(-1, 2)
-                # End a truncated last line, so that it does not swallow the new ones.
-                rows = rows if stream.read(1) == b"\n" else "\n" + rows
-            stream.write(rows.encode())
+        with self._open() as database:
+            database.executemany("INSERT OR REPLACE INTO lists VALUES (?, ?)", lists.items())
 
 
 @dataclass(frozen=True)
 class ListSettings:
-    """What belongs to a model's lists: the prompt's first line and longest length, theirs, and how they are decoded.
-
-    Versions that were registered before a field came lack it, and answer with its default.
-    """
+    """What belongs to a model's lists: the prompt's first line and longest length, theirs, and how they are decoded."""
 
     instruction: str | None
     list_length: int
     max_completion_length: int
     repetition_penalty: float = 1.0
-    max_prompt_length: int | None = None
+    max_prompt_length: int = 2048
     items: str = "items"  # what is recommended, for those who ask: movies, books
     recommend_seen: bool = False  # whether lists may hold what the conversation names
 
@@ -104,30 +93,6 @@ class ModelLists(NamedTuple):
     truncated_share: float
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """The engine that generates lists, and its use of the machine; these options change lists only by rounding."""
-
-    engine: Literal["transformers", "vllm"]
-    device: str
-    batch_size: int
-    tensor_parallel_size: int
-    gpu_memory_utilization: float
-    trust_remote_code: bool = False  # run the code in a model's repository
-
-    @classmethod
-    def on_this_machine(
-        cls, engine: Literal["transformers", "vllm"], device: str, tensor_parallel_size: int, **options: Any
-    ) -> "EngineOptions":
-        """Return the options with the device that `device` names here (`auto`: the best there is).
-
-        Raises `InputError` where the engine is not installed.
-        """
-        if engine == "vllm":
-            require_vllm(tensor_parallel_size)
-        return cls(engine, pick_device(device), tensor_parallel_size=tensor_parallel_size, **options)
-
-
 def load_engine(
     model: Path,
     tokenizer: Any,
@@ -138,21 +103,10 @@ def load_engine(
 ) -> Engine:
     """Return the engine of a Hugging Face folder and its tokenizer, for prompts of at most so many tokens."""
     longest = settings.max_completion_length if trie is None else trie.longest(settings.list_length)
-    lengths = (options.batch_size, longest, settings.repetition_penalty)
+    shared = (str(model), tokenizer, options, longest, settings.repetition_penalty, trie)
     if options.engine == "transformers":
-        trust = options.trust_remote_code
-        return TransformersEngine.load(str(model), tokenizer, options.device, *lengths, trie, trust_remote_code=trust)
-    return VllmEngine.load(
-        str(model),
-        tokenizer,
-        options.device,
-        *lengths,
-        trie,
-        max_prompt_length=max_prompt_length,
-        tensor_parallel_size=options.tensor_parallel_size,
-        gpu_memory_utilization=options.gpu_memory_utilization,
-        trust_remote_code=options.trust_remote_code,
-    )
+        return TransformersEngine.load(*shared)
+    return VllmEngine.load(*shared, max_prompt_length=max_prompt_length)
 
 
 def list_request(
@@ -225,7 +179,7 @@ def open_list_cache(model: Path, settings: ListSettings, options: EngineOptions,
         "device": options.device,
     }
     key = make_key(parameters, model_files(model), code_files([__name__]), libraries)
-    return ListCache(CHECKPOINTS / "lists" / f"{key}.jsonl")
+    return ListCache(CHECKPOINTS / "lists" / f"{key}.sqlite")
 
 
 # Writes the lists of a model for each of some guidances, which are the weights of each row, or none.
@@ -251,10 +205,10 @@ def list_writer(
     newer = None if catalog is None else keep_up(tokenizer, catalog)
     builder = settings.prompts(tokenizer)
     prompts = token_ids(tokenizer, [builder(row["messages"]) for row in rows])
-    share = builder.report(str(model))
-    unguided = None if catalog is None else [list_request(row, catalog, settings.list_length) for row in rows]
-    kept = open_list_cache(model, settings, options, catalog)
-    lists = kept.read()
+    truncated_share = builder.report(str(model))
+    unguided = [None if catalog is None else list_request(row, catalog, settings.list_length) for row in rows]
+    list_cache = open_list_cache(model, settings, options, catalog)
+    lists = list_cache.read()
     with ExitStack() as stack:
 
         @cache
@@ -265,29 +219,33 @@ def list_writer(
             return stack.enter_context(closing(load_engine(folder, tokenizer, settings, options, longest, trie)))
 
         def write(*guidances: Sequence[LogWeights] | None) -> list[ModelLists]:
-            asked: list[Sequence[ListRequest | None]] = []
-            for log_weights in guidances:
-                asked.append(unguided or [None] * len(rows))
-                if log_weights is not None and unguided is not None:
-                    pairs = zip(unguided, log_weights, strict=True)
-                    asked[-1] = [replace(request, log_weights=own) for request, own in pairs]
-            digests = [[request_digest(*pair) for pair in zip(prompts, own, strict=True)] for own in asked]
-            of_prompts = zip(prompts, zip(*digests, strict=True), zip(*asked, strict=True), strict=True)
-            distinct = {  # those of one prompt together: an engine reads it once
-                digest: (prompt, request)
-                for prompt, own, requests in of_prompts
-                for digest, request in zip(own, requests, strict=True)
+            requests = [_guided(unguided, log_weights) for log_weights in guidances]
+            digests = [[request_digest(*pair) for pair in zip(prompts, own, strict=True)] for own in requests]
+            asked = {  # those of one prompt together: an engine reads it once
+                of_guidance[row]: (prompt, own[row])
+                for row, prompt in enumerate(prompts)
+                for of_guidance, own in zip(digests, requests, strict=True)
             }
-            missing = {digest: pair for digest, pair in distinct.items() if digest not in lists}
+            missing = [digest for digest in asked if digest not in lists]
             how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
-            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(distinct), how)
+            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(asked), how)
             if missing:
-                wanted = list(missing)
-                requested = [request for _, request in missing.values() if request is not None]
-                for batch in engine().stream([ids for ids, _ in missing.values()], requested):
-                    finished = {wanted[index]: text for index, text in batch}
-                    kept.append(finished)
+                pairs = [asked[digest] for digest in missing]
+                constrained = [request for _, request in pairs if request is not None]
+                for batch in engine().stream([ids for ids, _ in pairs], constrained):
+                    finished = {missing[index]: text for index, text in batch}
+                    list_cache.append(finished)
                     lists.update(finished)
-            return [ModelLists([lists[digest] for digest in own], share) for own in digests]
+            return [ModelLists([lists[digest] for digest in own], truncated_share) for own in digests]
 
         yield write
+
+
+def _guided(
+    requests: Sequence[ListRequest | None], log_weights: Sequence[LogWeights] | None
+) -> Sequence[ListRequest | None]:
+    """Return the requests of the rows, if they are constrained with these weights."""
+    if log_weights is None:
+        return requests
+    pairs = zip(requests, log_weights, strict=True)
+    return [request and replace(request, log_weights=own) for request, own in pairs]

@@ -25,7 +25,7 @@ _LINE = re.compile(r"\n(?=[^\S\n]*\S)")  # before a line that is not blank
 
 
 class PromptBuilder:
-    """Makes the prompts of training, evaluation and serving: at most `max_length` tokens each, None for no limit.
+    """Makes the prompts of training, evaluation and serving: at most `max_length` tokens each.
 
     Tokens are counted as the tokenizer's chat template renders the prompt, the generation prompt included. Of a prompt
     that is too long the oldest turns are left out, whole. The last turn stays; where it alone is too long, its
@@ -40,7 +40,7 @@ class PromptBuilder:
     Raises `InputError` where `max_length` leaves too little beside the template and the instruction.
     """
 
-    def __init__(self, tokenizer: Any, instruction: str | None, list_length: int, max_length: int | None):
+    def __init__(self, tokenizer: Any, instruction: str | None, list_length: int, max_length: int):
         self.tokenizer, self._max_length = tokenizer, max_length
         self._instruction, self._list_length = instruction, list_length
         self._stub = prompt_of_text("", instruction, list_length)
@@ -49,7 +49,7 @@ class PromptBuilder:
         self._longest = max(map(len, tokenizer.get_vocab()))
         self.least = self._overhead + _ROOM
         self.built = self.cut = 0
-        if max_length is not None and max_length < self.least:
+        if max_length < self.least:
             raise InputError(
                 f"common.max_prompt_length = {max_length}: chat template and instruction alone take "
                 f"{self._overhead} tokens; set it to {self.least} or more"
@@ -62,8 +62,8 @@ class PromptBuilder:
         """
         prompt = build_prompt(messages, self._instruction, self._list_length)
         self.built += 1
-        limit = min((limit for limit in (self._max_length, room) if limit is not None), default=None)
-        if limit is None or self._fits(prompt, limit):
+        limit = self._max_length if room is None else min(self._max_length, room)
+        if self._fits(prompt, limit):
             return prompt
         self.cut += 1
         return self._cut_text(prompt[0], limit) if len(prompt) == 1 else self._cut_messages(prompt, limit)

@@ -102,17 +102,12 @@ class CatalogTrie:
         """Write the trie to a safetensors file."""
         from safetensors.numpy import save_file  # noqa: PLC0415
 
-        save_file(self._arrays(), path)
+        save_file({field.name: getattr(self, field.name) for field in fields(self)}, path)
 
     @property
     def num_items(self) -> int:
         """The number of items of the catalog, C."""
         return len(self.lengths)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the arrays in bytes."""
-        return sum(value.nbytes for value in self._arrays().values())
 
     @cached_property
     def vocab_size(self) -> int:
@@ -171,16 +166,6 @@ class CatalogTrie:
         for place, (run, edges) in enumerate(levels):
             tokens[starts[run] + place] = self.keys[edges] & TOKEN
         return starts, lengths, ends, tokens
-
-    @cached_property
-    def last_edges(self) -> np.ndarray:
-        """The edge that leads to each leaf. Shape: (P,)."""
-        nodes = NUM_ROOTS + np.arange(len(self.keys))
-        edges = np.flatnonzero(
-            (self.pointers[nodes] == self.pointers[nodes + 1]) & (self.spans[:, 0] < len(self.first_edges))
-        )
-        last: np.ndarray = edges[np.argsort(self.spans[edges, 0])]
-        return last
 
     @cached_property
     def root_spans(self) -> np.ndarray:
@@ -268,9 +253,6 @@ class CatalogTrie:
         wrong = indices[(indices < 0) | (indices >= self.num_items)]
         if len(wrong):
             raise InputError(f"{name}: {wrong[0]} is no item; the catalog's are 0 to {self.num_items - 1}")
-
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _build(places: Sequence[Sequences], eos: int, pad: int | None) -> CatalogTrie:

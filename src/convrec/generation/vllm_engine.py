@@ -1,6 +1,5 @@
 """Greedy lists by vLLM's offline engine, on one or several GPUs; its server takes the same arguments."""
 
-import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,41 +7,14 @@ from typing import Any
 
 import torch
 
-from convrec.generation.engine import Engine, TokenIds
+from convrec.generation.engine import Engine, EngineOptions, TokenIds
 from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.errors import InputError
 
 
-def require_vllm(
-    tensor_parallel_size: int,
-    engine_field: str = "evaluate.engine = 'vllm'",
-    size_field: str = "evaluate.vllm_tensor_parallel_size",
-) -> None:
-    """Raise `InputError` where vLLM is not installed, or there are fewer GPUs than it is to use.
-
-    The message names the fields that ask for them.
-    """
-    if importlib.util.find_spec("vllm") is None:
-        raise InputError(
-            f"{engine_field}: vLLM is not installed; pip install -e '.[gpu]', or use the engine transformers"
-        )
-    gpus = torch.cuda.device_count()
-    if gpus and tensor_parallel_size > gpus:
-        raise InputError(f"{size_field} = {tensor_parallel_size}: this machine has {gpus} GPUs; lower it")
-
-
 def engine_arguments(
-    path: str,
-    device: str,
-    batch_size: int,
-    max_completion_length: int,
-    trie_file: Path | None,
-    *,
-    max_prompt_length: int,
-    tensor_parallel_size: int,
-    gpu_memory_utilization: float,
-    trust_remote_code: bool = False,
+    path: str, options: EngineOptions, max_prompt_length: int, max_completion_length: int, trie_file: Path | None
 ) -> dict[str, Any]:
     """Return vLLM's arguments for a Hugging Face folder, for `vllm.LLM` and for its server.
 
@@ -52,7 +24,7 @@ def engine_arguments(
     """
     from convrec.generation.pretrained import load_config  # noqa: PLC0415  (slow)
 
-    config = load_config(path, trust_remote_code=trust_remote_code)
+    config = load_config(path, trust_remote_code=options.trust_remote_code)
     length, positions = max_prompt_length + max_completion_length, getattr(config, "max_position_embeddings", None)
     if positions is not None and length > positions:
         field = "common.max_completion_length" if trie_file is None else "common.list_length"
@@ -69,13 +41,13 @@ def engine_arguments(
         "model": path,
         "skip_tokenizer_init": True,  # the tokenizer is the project's own
         "load_format": "safetensors",
-        "trust_remote_code": trust_remote_code,
+        "trust_remote_code": options.trust_remote_code,
         "dtype": str(config.dtype or torch.float32).removeprefix("torch."),  # vLLM's "auto" halves float32
         "max_model_len": length,
-        "max_num_seqs": batch_size,
-        "tensor_parallel_size": tensor_parallel_size,
-        "gpu_memory_utilization": gpu_memory_utilization,
-        "enforce_eager": device == "cpu",  # compiling takes longer than it saves there
+        "max_num_seqs": options.batch_size,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "enforce_eager": options.device == "cpu",  # compiling takes longer than it saves there
         "generation_config": "vllm",  # the folder's own sampling options are not the evaluation's
         **constraint,
     }
@@ -92,16 +64,12 @@ class VllmEngine(Engine):
         cls,
         path: str,
         tokenizer: Any,
-        device: str,
-        batch_size: int,
+        options: EngineOptions,
         max_completion_length: int,
         repetition_penalty: float,
         trie: CatalogTrie | None = None,
         *,
         max_prompt_length: int,
-        tensor_parallel_size: int,
-        gpu_memory_utilization: float,
-        trust_remote_code: bool = False,
     ) -> "VllmEngine":
         """Return the engine of a Hugging Face folder; `engine_arguments` describes the options."""
         from vllm import LLM  # noqa: PLC0415  (not on every machine)
@@ -111,19 +79,8 @@ class VllmEngine(Engine):
             if trie is not None:
                 file = Path(folder) / "trie.safetensors"
                 trie.save(file)
-            arguments = engine_arguments(
-                path,
-                device,
-                batch_size,
-                max_completion_length,
-                file,
-                max_prompt_length=max_prompt_length,
-                tensor_parallel_size=tensor_parallel_size,
-                gpu_memory_utilization=gpu_memory_utilization,
-                trust_remote_code=trust_remote_code,
-            )
-            llm = LLM(**arguments)
-        return cls(llm, tokenizer, batch_size, max_completion_length, repetition_penalty, trie)
+            llm = LLM(**engine_arguments(path, options, max_prompt_length, max_completion_length, file))
+        return cls(llm, tokenizer, options.batch_size, max_completion_length, repetition_penalty, trie)
 
     def close(self) -> None:
         self._model.llm_engine.engine_core.shutdown()

@@ -27,7 +27,6 @@ from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Trans
 KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
 _ANSWER_SECONDS = 10.0  # within which a server tells its model
 _CONNECT_SECONDS = 5.0
-_PROMPT_LENGTH = 1024  # tokens of a prompt, where the model's settings have no limit
 
 
 def check_url(url: str) -> str:
@@ -57,7 +56,7 @@ def vllm_lengths(settings: ListSettings, trie: CatalogTrie) -> tuple[int, int]:
 
     Lists of up to 20 items, or the trained length, surely fit beside a prompt.
     """
-    return settings.max_prompt_length or _PROMPT_LENGTH, trie.longest(max(settings.list_length, LIST_LENGTH))
+    return settings.max_prompt_length, trie.longest(max(settings.list_length, LIST_LENGTH))
 
 
 def vllm_translator(files: ModelFiles) -> tuple[Translator, Catalog | None]:

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from convrec.generation.engine import EngineOptions
 from convrec.generation.model_folders import standalone
 from convrec.generation.vllm_engine import engine_arguments
 from convrec.project.device import pick_device
@@ -42,17 +43,9 @@ def run_vllm_server(
         trie_file = Path(made) / "trie.safetensors"
         trie.save(trie_file)
         VllmCatalogConstraint.trie = trie
-        arguments = engine_arguments(
-            str(folder),
-            pick_device(files.device),
-            batch_size,
-            length,
-            trie_file,
-            max_prompt_length=prompt_length,
-            tensor_parallel_size=tensor_parallel_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-            trust_remote_code=files.trust_remote_code,
-        )
+        sizes = (batch_size, tensor_parallel_size, gpu_memory_utilization)
+        options = EngineOptions("vllm", pick_device(files.device), *sizes, files.trust_remote_code)
+        arguments = engine_arguments(str(folder), options, prompt_length, length, trie_file)
         arguments |= {"served_model_name": [served_name(files)], "host": host, "port": port}
         arguments["disable_uvicorn_access_log"] = True  # the service logs its requests
         if training:

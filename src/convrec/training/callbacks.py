@@ -14,7 +14,7 @@ from convrec.project.atomic import write_text
 logger = logging.getLogger(__name__)
 
 MetricSink = Callable[[dict[str, float], int], None]
-Measure = Callable[[Any], dict[str, float]]
+Measure = Callable[[], dict[str, float]]
 _SHOWN = ("loss", "reward", "kl")
 
 
@@ -82,21 +82,21 @@ class ValidationCallback(TrainerCallback):
     def __init__(self, measure: Measure, every: int, metric: str, history: HistoryCallback):
         self._measure, self._every, self._metric, self._history = measure, every, metric, history
 
-    def _run(self, model: Any, state: Any) -> float:
-        metrics = {f"validation/{name}": value for name, value in self._measure(model).items()}
+    def _run(self, state: Any) -> float:
+        metrics = {f"validation/{name}": value for name, value in self._measure().items()}
         if state.is_world_process_zero:
             self._history.write({**metrics, "seconds/elapsed": self._history.elapsed()}, state.global_step)
             shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if "ndcg" in name)
             logger.info("step %d  %s", state.global_step, shown)
         return metrics[f"validation/{self._metric}"]
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 0:
-            state.best_metric, state.best_global_step = self._run(model, state), 0
+            state.best_metric, state.best_global_step = self._run(state), 0
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step % self._every == 0 or state.global_step == state.max_steps:
-            value = self._run(model, state)
+            value = self._run(state)
             if state.best_metric is None or value > state.best_metric:
                 state.best_metric, state.best_global_step = value, state.global_step
                 control.should_save = True

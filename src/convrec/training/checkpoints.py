@@ -162,11 +162,6 @@ def find_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    """Return whether all files of a checkpoint were written, and none is damaged."""
-    return (checkpoint / _COMPLETE).is_file() and find_damage(checkpoint) is None
-
-
 def set_damaged_aside(folder: Path) -> None:
     """Rename damaged checkpoints that were complete to `damaged-checkpoint-STEP`.
 
@@ -191,8 +186,9 @@ def _step(checkpoint: str) -> int:
 
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the complete checkpoints in the folder by their step, the oldest first."""
-    complete = {_step(path.name): path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _is_complete(path)}
+    """Return the complete checkpoints in the folder, none of them damaged, by their step, the oldest first."""
+    written = [marker.parent for marker in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{_COMPLETE}")]
+    complete = {_step(checkpoint.name): checkpoint for checkpoint in written if find_damage(checkpoint) is None}
     return dict(sorted(complete.items()))
 
 

@@ -1,6 +1,7 @@
 """The embedded base model: a small Qwen2 with its own BPE tokenizer and chat template, built from scratch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,24 +141,13 @@ def embedded_sizes(hidden_size: int, num_hidden_layers: int) -> dict[str, int]:
     return {**sizes, "num_hidden_layers": num_hidden_layers, **heads_of}
 
 
-def make_model(
-    tokenizer: PreTrainedTokenizerFast,
-    hidden_size: int,
-    intermediate_size: int,
-    num_hidden_layers: int,
-    num_attention_heads: int,
-    num_key_value_heads: int,
-    seed: int,
-) -> Qwen2ForCausalLM:
-    """Return an untrained Qwen2 of these sizes, with tied embeddings."""
+def make_model(tokenizer: PreTrainedTokenizerFast, *, hidden_size: int, seed: int, **sizes: Any) -> Qwen2ForCausalLM:
+    """Return an untrained Qwen2 with tied embeddings; `sizes` are the other ones of `embedded_sizes`."""
     set_seed(seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=num_hidden_layers,
-        num_attention_heads=num_attention_heads,
-        num_key_value_heads=num_key_value_heads,
+        **sizes,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         initializer_range=hidden_size**-0.5,  # initial logits have standard deviation 1 at any width

@@ -182,14 +182,10 @@ def launch(stage: str, config_file: str, num_processes: int, nodes: Nodes) -> in
     except (DistError, ConnectionError) as error:
         if nodes.count == 1:
             raise
-        raise Unavailable(_unconnected(stage, nodes, str(error))) from error
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        raise Unavailable(
+            f"node {nodes.rank} of {nodes.count} and the others did not connect through {nodes.address}:{nodes.port} "
+            f"within {nodes.timeout_seconds} s ({reason}); start {stage} on every node with the same MASTER_ADDR and "
+            "MASTER_PORT, a free port that they all reach; CONVREC_NODES_TIMEOUT sets the seconds"
+        ) from error
     return 0
-
-
-def _unconnected(stage: str, nodes: Nodes, reason: str) -> str:
-    return (
-        f"node {nodes.rank} of {nodes.count} and the others did not connect through {nodes.address}:{nodes.port} "
-        f"within {nodes.timeout_seconds} s ({next(iter(reason.splitlines()), '')[:200]}); start {stage} on every node "
-        "with the same MASTER_ADDR and MASTER_PORT, a free port that they all reach; CONVREC_NODES_TIMEOUT sets the "
-        "seconds"
-    )

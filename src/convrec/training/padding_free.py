@@ -1,14 +1,13 @@
 """Padding-free batches for models with PyTorch's SDPA attention, without flash attention."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from convrec.generation.full_attention import SDPA, attention_hindrance, text_config
+from convrec.generation.full_attention import SDPA, attention_hindrance, text_config, with_attention
 
 _NAME = "sdpa_by_sequence"
 
@@ -65,14 +64,7 @@ def drop_padding(model: PreTrainedModel) -> str | None:
     return hindrance
 
 
-@contextmanager
-def with_padding(model: PreTrainedModel) -> Iterator[None]:
+def with_padding(model: PreTrainedModel) -> AbstractContextManager[None]:
     """Let a model accept padded batches in the block, whatever `drop_padding` has changed."""
-    config = text_config(model)
-    own = config._attn_implementation
-    if own == _NAME:
-        config._attn_implementation = SDPA
-    try:
-        yield
-    finally:
-        config._attn_implementation = own
+    own = text_config(model)._attn_implementation
+    return with_attention(model, SDPA if own == _NAME else own)

@@ -10,8 +10,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, distinct_prompts
 from convrec.evaluation.scoring import mean_scores, score_lists
 from convrec.generation.engine import TransformersEngine
-from convrec.generation.lists import list_request
-from convrec.generation.prompts import PromptBuilder
+from convrec.generation.lists import ListSettings, list_request
 from convrec.generation.trie import NO_GUIDANCE, CatalogTrie, Guide
 from convrec.training.callbacks import Measure
 from convrec.training.padding_free import with_padding
@@ -19,15 +18,12 @@ from convrec.training.padding_free import with_padding
 
 def make_measure(
     trainer: Any,
-    builder: PromptBuilder,
     rows: list[Row],
     catalog: Catalog,
     trie: CatalogTrie | None,
     guide: Guide | None,
+    settings: ListSettings,
     batch_size: int,
-    max_completion_length: int,
-    repetition_penalty: float,
-    list_length: int,
     cutoffs: Sequence[int],
 ) -> Measure:
     """Return a function that scores the trainer's model by its greedy lists for the prompts of `rows`.
@@ -41,13 +37,16 @@ def make_measure(
     # generating each token.
     repeated = prompts + prompts[: -len(prompts) % accelerator.num_processes]
     mine = repeated[accelerator.process_index :: accelerator.num_processes]
+    builder = settings.prompts(trainer.processing_class)
     my_prompts = [builder(row["messages"]) for row in mine]
     requests = []
     if trie is not None:
         weights = guide(mine) if guide else [NO_GUIDANCE] * len(mine)
-        requests = [list_request(row, catalog, list_length, own) for row, own in zip(mine, weights, strict=True)]
+        requests = [
+            list_request(row, catalog, settings.list_length, own) for row, own in zip(mine, weights, strict=True)
+        ]
 
-    def measure(_: Any) -> dict[str, float]:
+    def measure() -> dict[str, float]:
         reentrant = trainer.args.gradient_checkpointing_kwargs
         unwrapped = unwrap_model_for_generation(
             trainer.model_wrapped, accelerator, gradient_checkpointing_kwargs=reentrant
@@ -57,12 +56,12 @@ def make_measure(
                 model,
                 trainer.processing_class,
                 batch_size,
-                max_completion_length,
-                repetition_penalty,
+                settings.max_completion_length,
+                settings.repetition_penalty,
                 trie,
             )
             lists = engine.generate(my_prompts, requests)
         texts = dict(gather_object(list(zip((row["prompt_id"] for row in mine), lists, strict=True))))
-        return mean_scores(score_lists(texts, rows, catalog, list_length, cutoffs))
+        return mean_scores(score_lists(texts, rows, catalog, settings.list_length, cutoffs))
 
     return measure

@@ -27,7 +27,7 @@ def test_a_training_that_never_beats_its_start_keeps_the_start(tmp_path, monkeyp
     paths, params = Paths(), load_params()
     start = save_model(paths.model("sft"))
     values = iter(validation)
-    monkeypatch.setattr(rank_grpo, "make_measure", lambda *_: lambda _: {"ndcg_at_4": next(values)})
+    monkeypatch.setattr(rank_grpo, "make_measure", lambda *_: lambda: {"ndcg_at_4": next(values)})
     load = Mock(side_effect=load_tokenizer)
     monkeypatch.setattr(rank_grpo, "load_tokenizer", load)
     written = []  # the files of the tokenizer

@@ -80,7 +80,6 @@ def test_mistakes_name_field_value_and_remedy(changes, message):
         ({}, None),
         ({"rank_grpo__num_processes": 2}, " * num_processes = 4 is"),
         ({"rank_grpo__launch": None}, " = 2 is"),  # one process, whatever num_processes says
-        ({"rank_grpo__rollouts": "beam"}, " = 2 is"),
     ],
 )
 def test_groups_are_whole_over_the_processes(changes, factors):
@@ -99,7 +98,7 @@ def test_groups_are_whole_over_the_processes(changes, factors):
     ("changes", "message"),
     [
         ({"constrained": False}, "constrained = false: algorithm 'dpo' needs"),
-        ({"rollouts": "beam"}, 'rollouts = "beam": .* set it to "transformers"'),
+        ({"rollouts": "vllm_colocate"}, 'rollouts = "vllm_colocate": .* set it to "transformers"'),
         ({"launch": DDP, "num_processes": 2}, "launch = .*ddp.yaml.: .* set it to null"),
         ({"per_device_train_batch_size": 9}, "per_device_train_batch_size = 9 is no multiple of 2, the lists of"),
         ({"preferences.negatives": 3, "per_device_train_batch_size": 6}, "is no multiple of 4, the lists of a prompt"),

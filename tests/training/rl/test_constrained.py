@@ -56,9 +56,7 @@ def _guided_rows():
 
 
 @pytest.mark.parametrize("rows", [varied_rows, _guided_rows])
-@pytest.mark.parametrize(
-    "options", [{}, {"beam_groups": True}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}]
-)
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5, "num_iterations": 2, "temperature": 0.7}])
 def test_constrained_rollouts_leave_the_catalog_never_and_are_scored_as_sampled(make, tiny_model, rows, options):
     trainer = make(steps=2, rows=rows(), constraint=make_constraint(tiny_model), beta=0.1, **options)
     trainer.train()

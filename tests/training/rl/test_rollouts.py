@@ -5,7 +5,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig, Qwen2ForCausalLM
 
-from convrec.training.rl.rollouts import beam_config, generate_groups
+from convrec.training.rl.rollouts import generate_groups
 from tests.training.rl.ragged import small_model
 
 PAD, EOS = 0, 1
@@ -29,11 +29,9 @@ def test_shared_prefill_gives_what_each_row_alone_gives(model):
     assert together == [completion for completion in alone for _ in range(3)]
 
 
-@pytest.mark.parametrize("beams", [1, 2])
-def test_a_completion_does_not_depend_on_the_other_prompts_of_its_batch(model, beams):
+def test_a_completion_does_not_depend_on_the_other_prompts_of_its_batch(model):
     """With EOS as the pad token, a repetition penalty would find EOS in the padding of short prompts."""
     config = _config(do_sample=False, pad_token_id=EOS, repetition_penalty=1.8)
-    config = beam_config(config, beams) if beams > 1 else config
     prompts = [[5, 6, 7, 8, 9, 10, 11, 2], [9], [4, 3]]
     together = generate_groups(model, [prompt for prompt in prompts for _ in range(2)], config)
     assert together == [c for prompt in prompts for c in generate_groups(model, [prompt] * 2, config)]
@@ -60,20 +58,3 @@ def test_samples_of_a_group_differ_and_end_at_their_eos(model):
     assert len({tuple(completion) for completion in completions}) > 8
     assert all(EOS not in completion[:-1] for completion in completions)
     assert any(completion[-1] == EOS for completion in completions)
-
-
-def test_a_beam_group_is_the_best_beams(model):
-    config = beam_config(_config(), 3)
-    found = generate_groups(model, [prompt for prompt in PROMPTS for _ in range(3)], config)
-    assert len(found) == 9
-    for start, prompt in enumerate(PROMPTS):
-        group = found[3 * start : 3 * start + 3]
-        assert len({tuple(beam) for beam in group}) == 3
-        expected = model.generate(torch.tensor([prompt]), generation_config=config)[:, len(prompt) :]
-        for beam, row in zip(group, expected.tolist(), strict=True):
-            assert row[: len(beam)] == beam
-
-
-def test_a_beam_group_that_is_not_whole_is_refused(model):
-    with pytest.raises(ValueError, match="whole groups of 3"):
-        generate_groups(model, [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2, beam_config(_config(), 3))

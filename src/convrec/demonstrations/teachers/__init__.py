@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from convrec.classical.embedding import Embedder
-from convrec.data.catalog import Catalog
+from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import Row
+from convrec.data.parsing import Entry
 
 
 class Teacher(ABC):
@@ -32,9 +33,9 @@ class Teacher(ABC):
         Shape: candidates (rows, N_r), as the result, float32.
         """
 
-    def describe(self, names: Sequence[str], titles: Sequence[str]) -> list[str]:
+    def describe(self, items: Sequence[Item] | Sequence[Entry]) -> list[str]:
         """Return a text for each item: its name ("Title (Year)", or the title alone), and what the teacher knows."""
-        return list(names)
+        return [str(item) for item in items]
 
     def prepare(self, embedder: Embedder) -> None:  # noqa: B027  (not abstract: most teachers need none)
         """Receive the embedder of the items' texts, after the teacher has described them and before its first list."""

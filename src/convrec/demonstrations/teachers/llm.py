@@ -10,6 +10,7 @@ import numpy as np
 from convrec.data.catalog import Catalog, Item
 from convrec.data.conversations import transcript
 from convrec.data.mentions import Mentions
+from convrec.data.parsing import Entry
 from convrec.demonstrations.calls import CallStore
 from convrec.demonstrations.chat import ChatClient
 from convrec.demonstrations.reflect import parse_ratings
@@ -128,8 +129,9 @@ class LLMTeacher(Teacher):
                 ratings[row, place] = parse_ratings(answer or "", place.stop - place.start)
         return ratings
 
-    def describe(self, names: Sequence[str], titles: Sequence[str]) -> list[str]:
+    def describe(self, items: Sequence[Item] | Sequence[Entry]) -> list[str]:
         """Return what the model knows of each item, or else makes of what people wrote about it."""
+        names, titles = [str(item) for item in items], [item.title for item in items]
         answers = self._chat.ask([self._prompts.fill("describe", title=name) for name in names], "describe")
         texts = [metadata_text(answer or "") for answer in answers]
         open_rows = [row for row, text in enumerate(texts) if not text and answers[row] is not None]

@@ -226,7 +226,7 @@ def vllm_server(
     """
     import tempfile
 
-    from convrec.generation.vllm_engine import require_vllm
+    from convrec.generation.engine import require_vllm
     from convrec.registry.recommenders import find_recommender
     from convrec.service.app.server import listening
     from convrec.service.vllm_server import run_vllm_server

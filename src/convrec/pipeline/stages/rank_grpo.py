@@ -15,6 +15,7 @@ from convrec.data.conversations import Row, read_prompts, read_rows
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
 from convrec.generation.line_tokens import keep_up
+from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import find_model, model_files
 from convrec.generation.pretrained import load_config, load_tokenizer, refusals, require_chat
 from convrec.generation.prompts import TRUNCATED_SHARE, PromptBuilder
@@ -132,7 +133,6 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
         trust_remote_code=params.base_model.trust_remote_code,
-        beam_groups=config.rollouts == "beam",
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
         **config.model_dump(include=as_named),
@@ -174,7 +174,8 @@ def align(
     arguments = _arguments(params, folder, weights)
     unnumber_cpu(arguments)
     own = prepare_folder(folder)
-    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
+    settings = ListSettings(**params.list_settings())
+    prompts = settings.prompts(tokenizer)
     guidance = None
     if config.constrained:
         guidance = Guidance.load(paths.guidance, catalog, training=paths.evidence)
@@ -205,15 +206,12 @@ def align(
         trainer.data_collator = collate
     measure = make_measure(
         trainer,
-        prompts,
         read_prompts(paths.split("validation"), config.validation_prompts)[0],
         catalog,
         trie,
         guidance.log_weights if guidance else None,
+        settings,
         config.per_device_train_batch_size,
-        common.max_completion_length,
-        common.repetition_penalty,
-        common.list_length,
         common.cutoffs,
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"

@@ -11,6 +11,7 @@ from convrec.data.catalog_requests import PER_LIST, catalog_requests
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
+from convrec.generation.lists import ListSettings
 from convrec.generation.pretrained import load_model, load_tokenizer
 from convrec.generation.prompt_tokens import generation_prompt, token_ids
 from convrec.generation.prompts import TRUNCATED_SHARE, Prompt, PromptBuilder
@@ -88,7 +89,8 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
     config, common = params.sft, params.common
     trust, catalog = params.base_model.trust_remote_code, Catalog.read(paths.catalog)
     tokenizer = load_tokenizer(paths.model("base"), trust_remote_code=trust)
-    prompts = PromptBuilder(tokenizer, common.prompt_instruction, common.list_length, common.max_prompt_length)
+    settings = ListSettings(**params.list_settings())
+    prompts = settings.prompts(tokenizer)
     lines = tokenize_lines([str(item) for item in catalog.items], tokenizer, generation_prompt(tokenizer))
     longest = [max(map(len, line)) for line in lines]
     train, demonstrations = read_rows(paths.split("train")), read_rows(paths.demonstration("train"))
@@ -103,15 +105,12 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
     def validate(trainer: Any, steps: int) -> ValidationCallback:
         measure = make_measure(
             trainer,
-            prompts,
             read_prompts(paths.split("validation"), config.validation_prompts)[0],
             catalog,
             catalog_trie(catalog, tokenizer) if params.evaluate.constrained else None,
             None,
+            settings,
             config.per_device_train_batch_size,
-            common.max_completion_length,
-            common.repetition_penalty,
-            common.list_length,
             common.cutoffs,
         )
         return ValidationCallback(measure, steps, f"ndcg_at_{max(common.cutoffs)}", history)

@@ -145,7 +145,7 @@ class Params(Section):
         }
 
     def engine_options(self) -> dict[str, Any]:
-        """Return the arguments of `generation.lists.EngineOptions.on_this_machine`."""
+        """Return the arguments of `generation.engine.EngineOptions.on_this_machine`."""
         return {
             "engine": self.evaluate.engine,
             "device": self.common.device,

@@ -47,7 +47,7 @@ class RankGRPO(Training):
     epsilon: Share | None
     epsilon_high: float | None = Field(ge=0)
     delta: float | None = Field(gt=1)
-    rollouts: Literal["transformers", "beam", "vllm_colocate", "vllm_server"]
+    rollouts: Literal["transformers", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
     vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
@@ -72,7 +72,7 @@ class RankGRPO(Training):
         if self.algorithm == "dpo":
             self._check_dpo()
         completions, factors = self.per_device_train_batch_size * self.gradient_accumulation_steps, ""
-        if self.launch is not None and self.rollouts != "beam":  # one process searches all beams of a group
+        if self.launch is not None:
             completions, factors = completions * self.num_processes, " * num_processes"
         if self.algorithm != "dpo" and completions % self.num_generations:
             batch = f"per_device_train_batch_size * gradient_accumulation_steps{factors} = {completions}"

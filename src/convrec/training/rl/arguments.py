@@ -11,7 +11,7 @@ from trl import GRPOConfig
 from convrec.generation.trie import require_length
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.loss import Aggregation, Level
-from convrec.training.rl.rewards import RankRewardFunction, Returns
+from convrec.training.rl.rewards import RankReward, Returns
 
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo"]
 
@@ -85,7 +85,6 @@ class RankGRPOConfig(GRPOConfig):
     overflow_penalty: float = -0.1  # advantage of tokens past rank N
     early_eos_penalty: float = -0.1  # advantage of an EOS before rank N
     exact_eos_reward: float | None = None  # advantage of the EOS of a list with N ranks
-    beam_groups: bool = False  # a group is the G best beams of a beam search
     compile_layers: bool | None = None  # layers and head for shared prompts; None: on one GPU in bfloat16
     decay_step: int | None = None  # the learning rate is constant, and from this step on `decayed_learning_rate`
     decayed_learning_rate: float | None = None
@@ -113,8 +112,6 @@ class RankGRPOConfig(GRPOConfig):
                 raise ValueError(f"{name} = {getattr(self, name)!r} is not supported by the trainer; set {only!r}")
         if self.by_rank and self.scale_rewards == "batch":
             raise ValueError("scale_rewards = 'batch' is not supported for ranks; use 'group' or 'none'")
-        if self.beam_groups and self.use_vllm:
-            raise ValueError("beam_groups = True needs the plain rollouts of transformers; set use_vllm to False")
         window = math.lcm(self.gradient_accumulation_steps, (self.steps_per_generation or 1) * self.num_iterations)
         steps = window // self.gradient_accumulation_steps
         if self.save_strategy == "steps" and self.save_steps % steps:
@@ -135,7 +132,7 @@ def check_inputs(
     """Raise `TypeError`, `ValueError` or `InputError` if the trainer's arguments do not fit; `options` go to TRL's."""
     if not isinstance(args, RankGRPOConfig):
         raise TypeError(f"args is a {type(args).__name__}; pass a RankGRPOConfig, which has the options of GRPOConfig")
-    sizes = [reward.last_relevance.shape[1] for reward in rewards if isinstance(reward, RankRewardFunction)]
+    sizes = [reward.last_relevance.shape[1] for reward in rewards if isinstance(reward, RankReward)]
     if args.by_rank and not sizes:
         raise ValueError(f"reward_funcs = {rewards!r}; add a rank reward, such as RankReward")
     sizes += [constraint.num_ranks] if constraint is not None else []

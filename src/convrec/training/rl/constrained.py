@@ -11,7 +11,6 @@ from convrec.data.conversations import Row
 from convrec.data.row_wishes import wishes_of
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.lists import keep_wishes
-from convrec.generation.processors import CatalogConstraint
 from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
 
 
@@ -59,10 +58,6 @@ class RolloutConstraint:
         """Return the length and the banned items of a prompt's lists."""
         return self._requests[_key(prompt)]
 
-    def processor(self, prompts: Sequence[Sequence[int]]) -> CatalogConstraint:
-        """Return the logits processor for one call of `generate` with these prompts."""
-        return CatalogConstraint(self.trie, [self.request(prompt) for prompt in prompts])
-
     def allowed(self, rows: np.ndarray, width: int) -> AllowedTokens:
         """Return which tokens are allowed at each position of each completion.
 
@@ -78,8 +73,8 @@ class RolloutConstraint:
         new = [i for i, key in enumerate(keys) if key not in self._allowed]
         if new:
             requests = [self._requests[keys[i][0]] for i in new]
-            found = allowed_tokens(self.trie, requests, ids[new, split:], mask[new, split:])
-            self._allowed |= {keys[i]: found.rows(slice(place, place + 1)) for place, i in enumerate(new)}
+            allowed = allowed_tokens(self.trie, requests, ids[new, split:], mask[new, split:])
+            self._allowed |= {keys[i]: allowed.rows(slice(row, row + 1)) for row, i in enumerate(new)}
         return AllowedTokens.stack([self._allowed[key] for key in keys], width)
 
 

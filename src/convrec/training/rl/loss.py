@@ -91,14 +91,11 @@ def rank_grpo_loss(
     Raises `ValueError` for an unknown level or aggregation, or `dr_grpo` without `max_completion_length`.
     """
     old_logps, advantages, ranks, mask, ref_logps, sampler_logps, eos, eos_advantages = rollouts
-    level, aggregation, num_ranks = objective.level, objective.aggregation, objective.num_ranks
+    level, num_ranks = objective.level, objective.num_ranks
     low, high = 1 - objective.epsilon_low, 1 + objective.epsilon_high
     padding, mask = mask == 0, mask.to(logps.dtype)
     # Values on padding may overflow, and 0 times infinity is NaN.
     logps, old_logps = logps.masked_fill(padding, 0), old_logps.masked_fill(padding, 0)
-    ref_logps, sampler_logps = (
-        None if values is None else values.masked_fill(padding, 0) for values in (ref_logps, sampler_logps)
-    )
     batch_size = logps.shape[0]
     overflow = advantages.new_full((batch_size, 1), objective.overflow_advantage)
     ends = torch.zeros_like(overflow) if eos_advantages is None else eos_advantages[:, None]
@@ -108,7 +105,6 @@ def rank_grpo_loss(
     token_advantages = segment_advantages.gather(1, with_ends)
     index = index if objective.eos_in_rank else with_ends
     counts = mask.new_zeros(batch_size, num_ranks + 2).scatter_add(1, index, mask)
-    num_tokens = mask.sum().clamp(min=1)
 
     # A unit shares one ratio: a rank (B, S), a list (B, 1), or a token (B, T).
     if level == "rank":
@@ -132,51 +128,64 @@ def rank_grpo_loss(
     clipped = weight.clamp(low, high)
     unclipped = weight if objective.delta is None else weight.clamp(max=objective.delta)
     per_token = -torch.minimum(to_tokens(unclipped) * token_advantages, to_tokens(clipped) * token_advantages)
-
     with torch.no_grad():
-        num_units = present.sum().clamp(min=1)
-
-        def share(flags: torch.Tensor) -> torch.Tensor:
-            return (flags & present).sum() / num_units
-
-        units = weight[present] if present.any() else weight.new_ones(1)
-        metrics = {
-            "ratio/mean": units.mean(),
-            "ratio/effective_sample_size": units.sum() ** 2 / (units.square().sum() * num_units),
-            "clip_ratio/low": share((weight < low) & (unit_advantages < 0)),
-            "clip_ratio/high": share((weight > high) & (unit_advantages > 0)),
-        }
-        points = units.float().quantile(units.new_tensor(list(_QUANTILES.values())).float())
-        metrics |= {f"ratio/{name}": point for name, point in zip(_QUANTILES, points.unbind(), strict=True)}
-        if sampler_logps is not None:
-            difference = torch.nan_to_num(old_logps - sampler_logps, nan=0.0)
+        metrics = _ratio_metrics(weight, present, unit_advantages, low, high)
+    if sampler_logps is not None:
+        with torch.no_grad():
+            difference = torch.nan_to_num(old_logps - sampler_logps.masked_fill(padding, 0), nan=0.0)
             mismatch = unit_mean(difference).exp()
             cap = objective.vllm_importance_sampling_clip_max
             correction = mismatch.clamp(max=cap)
+            num_units = present.sum().clamp(min=1)
             metrics["sampler/weight_mean"] = (correction * present).sum() / num_units
             metrics["sampler/weight_max"] = (mismatch * present).max()
-            metrics["sampler/truncated"] = share(mismatch > cap)
-    if sampler_logps is not None:
+            metrics["sampler/truncated"] = ((mismatch > cap) & present).sum() / num_units
         per_token = per_token * to_tokens(correction)
-
     if objective.beta and ref_logps is not None:
-        difference = ref_logps - logps
+        difference = ref_logps.masked_fill(padding, 0) - logps
         kl = difference.exp() - difference - 1
-        metrics["kl"] = ((kl * mask).sum() / num_tokens).detach()
+        metrics["kl"] = ((kl * mask).sum() / mask.sum().clamp(min=1)).detach()
         per_token = per_token + objective.beta * kl
-
-    if aggregation == "rank":
+    if objective.aggregation == "rank":
         loss = _segment_mean(per_token, index, mask, counts).sum() / (batch_size * num_ranks)
-    elif aggregation == "bnpo":
-        loss = (per_token * mask).sum() / num_tokens
-    elif aggregation == "grpo":
-        loss = ((per_token * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()
-    elif aggregation in ("token", "dapo"):
-        loss = (per_token * mask).sum() / (num_tokens if num_items is None else num_items)
-    elif aggregation == "dr_grpo":
-        if objective.max_completion_length is None:
-            raise ValueError("max_completion_length = None; set it, aggregation 'dr_grpo' divides by it")
-        loss = (per_token * mask).sum() / (batch_size * objective.max_completion_length)
     else:
-        raise ValueError(f"aggregation = {aggregation!r}; use rank, token, grpo, bnpo, dr_grpo or dapo")
+        loss = _aggregated(per_token * mask, mask, objective, num_items)
     return LossOutput(loss, metrics)
+
+
+def _ratio_metrics(
+    weight: torch.Tensor, present: torch.Tensor, advantages: torch.Tensor, low: float, high: float
+) -> dict[str, torch.Tensor]:
+    """Return the metrics of the ratios of the units that are present. Shape: weight, present, advantages (B, units)."""
+    num_units = present.sum().clamp(min=1)
+    units = weight[present] if present.any() else weight.new_ones(1)
+    points = units.float().quantile(units.new_tensor(list(_QUANTILES.values())).float())
+    return {
+        "ratio/mean": units.mean(),
+        "ratio/effective_sample_size": units.sum() ** 2 / (units.square().sum() * num_units),
+        "clip_ratio/low": ((weight < low) & (advantages < 0) & present).sum() / num_units,
+        "clip_ratio/high": ((weight > high) & (advantages > 0) & present).sum() / num_units,
+        **{f"ratio/{name}": point for name, point in zip(_QUANTILES, points.unbind(), strict=True)},
+    }
+
+
+def _aggregated(
+    terms: torch.Tensor, mask: torch.Tensor, objective: Objective, num_items: torch.Tensor | float | None
+) -> torch.Tensor:
+    """Return the terms of the tokens, 0 on padding, as one number, by an aggregation of tokens or lists.
+
+    Shape: terms, mask (B, T); returns a scalar.
+    """
+    num_tokens = mask.sum().clamp(min=1)
+    match objective.aggregation:
+        case "bnpo":
+            return terms.sum() / num_tokens
+        case "grpo":
+            return (terms.sum(1) / mask.sum(1).clamp(min=1)).mean()
+        case "token" | "dapo":
+            return terms.sum() / (num_tokens if num_items is None else num_items)
+        case "dr_grpo":
+            if objective.max_completion_length is None:
+                raise ValueError("max_completion_length = None; set it, aggregation 'dr_grpo' divides by it")
+            return terms.sum() / (len(terms) * objective.max_completion_length)
+    raise ValueError(f"aggregation = {objective.aggregation!r}; use rank, token, grpo, bnpo, dr_grpo or dapo")

@@ -1,7 +1,7 @@
 """Rank returns, and rewards of each rank that are computed with the catalog."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 
@@ -45,27 +45,12 @@ def rank_returns(relevance: torch.Tensor, kind: Returns, gamma: float | None = N
     raise ValueError(f"kind = {kind!r}; use 'exp_inf', 'exp' or 'log'")
 
 
-@runtime_checkable
-class RankRewardFunction(Protocol):
-    """A TRL reward function that also rewards each rank.
-
-    `last_relevance` holds the rewards of the ranks in its last call. Shape: (B, N), float32; (0, N) before the first
-    call, because the trainer checks N at construction.
-    """
-
-    last_relevance: torch.Tensor
-
-    def __call__(self, *args: Any, **kwargs: Any) -> list[float]:
-        """Return one reward for each completion."""
-        ...
-
-
 class RankReward:
     """The relevance of each rank of a completion: 1 for a hit, else 0, under the matching protocol `reward`.
 
     As a TRL reward function it returns DCG@N, the sequence reward of the GRPO baseline. `RankGRPOTrainer` also reads
-    the relevance of each rank (`RankRewardFunction`). Completions are chat messages or plain strings. The dataset's
-    column `groundtruth` holds `{title, year}` mappings or pairs.
+    the reward of each rank, `last_relevance`; subclasses have other rewards. Completions are chat messages or plain
+    strings. The dataset's column `groundtruth` holds `{title, year}` mappings or pairs.
     """
 
     __name__ = "dcg"

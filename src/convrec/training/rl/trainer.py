@@ -27,8 +27,8 @@ from convrec.training.rl.half_weights import MasterAdamW, cast_weights, halve_we
 from convrec.training.rl.logprobs import add_log_prob_head
 from convrec.training.rl.loop import EpochSampler, StepClock
 from convrec.training.rl.loss import LossOutput, Objective, Rollouts, rank_grpo_loss
-from convrec.training.rl.rewards import RankRewardFunction, rank_returns
-from convrec.training.rl.rollouts import beam_config, generate_groups
+from convrec.training.rl.rewards import RankReward, rank_returns
+from convrec.training.rl.rollouts import generate_groups
 from convrec.training.rl.segmentation import attach_eos, list_ends, newline_counts, segment_ranks
 from convrec.training.rl.shared_prompts import share_prompts
 from convrec.training.rl.vllm_rollouts import constrain_requests, constrained_engine, send_item_rows
@@ -69,7 +69,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     ):
         rewards = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         check_inputs(rewards, args, constraint, kwargs)
-        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankRewardFunction)]
+        self._rank_rewards = [i for i, reward in enumerate(rewards) if isinstance(reward, RankReward)]
         self._constraint = constraint
         self.seconds: dict[str, float] = defaultdict(float)
         self.tokens: int | torch.Tensor = 0
@@ -199,9 +199,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
 
     def _complete(self, prompt_ids: list[list[int]], num_generations: int) -> list[list[int]]:
         """Return the policy's completion for each prompt; each prompt is repeated `num_generations` times in a row."""
-        config = self.generation_config
-        if self.args.beam_groups:
-            config = beam_config(config, num_generations)
         unwrapped = unwrap_model_for_generation(
             self.model_wrapped,
             self.accelerator,
@@ -209,7 +206,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
         )
         with unwrapped as model, self._dist.summon_full_params(self.model_wrapped, recurse=False):
-            return generate_groups(model, prompt_ids, config, self._constraint)
+            return generate_groups(model, prompt_ids, self.generation_config, self._constraint)
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         """Return the next micro-batch; generate new rollouts if the buffered ones are used up."""
