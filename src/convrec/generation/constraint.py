@@ -21,7 +21,7 @@ from convrec.project.errors import InputError
 Rows = Sequence[int] | np.ndarray
 
 
-class Allowance(NamedTuple):
+class _Allowance(NamedTuple):
     """The next tokens that B rows may take: those of their layers (`_root_biases`), with `opened` and without `closed`.
 
     `opened`, `closed` and `guided` are pairs of arrays: the index of the row, and the token. `bias` is what guidance
@@ -152,7 +152,7 @@ class ConstraintState:
         self._first_scores[rows[is_first]] = scores[is_first]
         scores[~is_first] = self._first_scores[rows[~is_first]]
 
-    def allowance(self, rows: Rows | None = None) -> Allowance:
+    def allowance(self, rows: Rows | None = None) -> _Allowance:
         """Return which next tokens are allowed, and the guidance of those."""
         rows = self._rows if rows is None else np.asarray(rows, np.int64)
         nodes = self._nodes[rows]
@@ -166,23 +166,22 @@ class ConstraintState:
         layers = np.where(self._is_open[rows] == 1, layers, self._below)
         opens, closes = is_open & (layers[at] == self._below), ~is_open & (layers[at] < self._below)
         guided, bias = self._guidance(rows, nodes)
-        return Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]), guided, bias)
+        return _Allowance(layers, (at[opens], tokens[opens]), (at[closes], tokens[closes]), guided, bias)
 
     def _guidance(self, rows: np.ndarray, nodes: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
         """Return the guided tokens, as the index of the row and the token, and what is added to their scores."""
         if not len(self._weighted):
             return (np.empty(0, np.int64), np.empty(0, np.int64)), np.empty(0, np.float32)
         offsets = rows * self._num_leaves
-        which, places = _ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
+        which, places = ranges(*np.searchsorted(self._weighted, self._trie.node_spans(nodes).T + offsets))
         edges = self._trie.edges_to(nodes[which], self._weighted[places] - offsets[which])
         bias = self._logs[places]
         is_several = self._trie.num_below[edges] > 1  # where there is one leaf, it is a weighted one, or closed
         if is_several.any():
             open_ones = np.flatnonzero(is_several & (self._weights[places] > 0))
-            first, mass, number = _sums_of_runs(which[open_ones], edges[open_ones], self._weights[places[open_ones]])
+            first, mass, number = sums_of_runs(which[open_ones], edges[open_ones], self._weights[places[open_ones]])
             at, to = which[open_ones[first]], edges[open_ones[first]]
-            num_open = self._num_open(rows[at], to)  # of which those without a weight have 1
-            several = at, to, np.log((mass + (num_open - number)) / num_open).astype(np.float32)
+            several = at, to, mean_log(mass, number, self._num_open(rows[at], to))
             parts = zip((which, edges, bias), several, strict=True)
             which, edges, bias = (np.concatenate([own[~is_several], more]) for own, more in parts)
         return (which, self._trie.keys[edges] & TOKEN), bias
@@ -190,14 +189,14 @@ class ConstraintState:
     def _edges_from(self, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return every edge that leads on from nodes below the roots: the index of the node, and the edge."""
         below = np.flatnonzero(~at_root)
-        which, edges = _ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
+        which, edges = ranges(self._trie.pointers[nodes[below]], self._trie.pointers[nodes[below] + 1])
         return below[which], edges
 
     def _listed_below(self, rows: np.ndarray, nodes: np.ndarray, at_root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first edge to each leaf that a row at a root holds: the index of the node, and the edge."""
         roots = np.flatnonzero(at_root)
         offsets = rows[roots] * self._num_leaves
-        which, places = _ranges(*np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]].T + offsets))
+        which, places = ranges(*np.searchsorted(self._keys, self._trie.root_spans[nodes[roots]].T + offsets))
         return roots[which], self._trie.first_edges[self._keys[places] - offsets[which]]
 
     def _num_open(self, rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -281,17 +280,23 @@ def _root_biases(trie: CatalogTrie, vocab_size: int) -> tuple[np.ndarray, torch.
     return of_root, biases
 
 
-def _ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def ranges(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of all ranges, one range after another, and before them which range each is of."""
     sizes = ends - starts
     numbers = np.repeat(starts + sizes - sizes.cumsum(), sizes)
     return np.repeat(np.arange(len(sizes)), sizes), numbers + np.arange(len(numbers))
 
 
-def _sums_of_runs(
+def sums_of_runs(
     which: np.ndarray, edges: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return where each run of equal pairs begins, the sum of its weights, and its length; `which` is ascending."""
     first = np.flatnonzero(np.r_[True, (which[1:] != which[:-1]) | (edges[1:] != edges[:-1])][: len(which)])
     sums = np.add.reduceat(weights, first) if len(first) else np.empty(0)
     return first, sums, np.diff(first, append=len(which))
+
+
+def mean_log(mass: np.ndarray, number: np.ndarray, num_open: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the mean weight of open items: `mass` is the sum of `number` of them, others have 1."""
+    means: np.ndarray = np.log((mass + (num_open - number)) / num_open)
+    return means.astype(np.float32)

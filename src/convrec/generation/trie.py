@@ -168,6 +168,16 @@ class CatalogTrie:
         return starts, lengths, ends, tokens
 
     @cached_property
+    def last_edges(self) -> np.ndarray:
+        """The edge that leads to each leaf. Shape: (P,)."""
+        nodes = NUM_ROOTS + np.arange(len(self.keys))
+        edges = np.flatnonzero(
+            (self.pointers[nodes] == self.pointers[nodes + 1]) & (self.spans[:, 0] < len(self.first_edges))
+        )
+        last: np.ndarray = edges[np.argsort(self.spans[edges, 0])]
+        return last
+
+    @cached_property
     def root_spans(self) -> np.ndarray:
         """The span of each root: of all its edges. Shape: (5, 2)."""
         starts, ends = self.pointers[:NUM_ROOTS], self.pointers[1 : NUM_ROOTS + 1]
