@@ -17,7 +17,8 @@ def write_sample(folder: Path, until: str, num_conversations: int, seed: int, as
     """Write `catalog.csv` and one `conversations-MONTH.jsonl` for each month of 2022 up to `until`; return what is new.
 
     With `as_log`, `events.csv` has what their users liked and disliked, in place of the conversations. The year's
-    `num_conversations` are the same whatever the last month. A file that is there already stays as it is. Raises `InputError` on a month that is not of 2022.
+    `num_conversations` are the same whatever the last month. A file that is there already stays as it is. Raises
+    `InputError` on a month that is not of 2022.
     """
     months = [str(month) for month in pd.period_range(FIRST_MONTH, periods=NUM_MONTHS, freq="M")]
     if until not in months:
