@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import venv
 
 import pytest
 
-from tests.small_project import ROOT, own_environment, run_in
+from tests.small_project import ROOT, make_project, own_environment, run_in
 
 pytestmark = pytest.mark.nightly
 
@@ -18,14 +19,18 @@ pytestmark = pytest.mark.nightly
 def programs(tmp_path_factory):
     """The folder of programs of an environment with the wheel, and the packages of this one, without its convrec."""
     folder = tmp_path_factory.mktemp("installed")
+    source = make_project(folder / "source")  # a build leaves files in its folder
+    for name in ("LICENSE", "README.md", "configs", "pyproject.toml", "setup.py"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip"]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT], check=True)
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
     (packages / "parent.pth").write_text("\n".join(site.getsitepackages()))  # in which no .pth is read
     (wheel,) = folder.glob("*.whl")
     python = ["--python", str(folder / "venv" / "bin" / "python")]
-    subprocess.run([*pip, *python, "install", "-q", "--no-deps", wheel], check=True)
+    subprocess.run([*pip, *python, "install", "-q", "--no-deps", "--ignore-installed", wheel], check=True)
     return folder / "venv" / "bin"
 
 
