@@ -101,8 +101,8 @@ def test_the_files_are_the_splits_and_the_end_of_training_those_without_a_file(t
     for name, number in files.items():
         lines = (json.dumps(_dialogue(conversationId=f" {name}-{place}\u200b")) for place in range(number))
         (folder / f"{name}_data.jsonl").write_text("\n".join(lines))
-    _, rows, splits, *_ = read_redial(folder, quarantine, own_splits=True)
-    order = rows.assign(split=splits).groupby("split", sort=False)["conversation_id"].unique()
+    rows = read_redial(folder, quarantine, own_splits=True).rows.frame()
+    order = rows.groupby("split", sort=False)["conversation_id"].unique()
     assert {name: len(ids) for name, ids in order.items()} == expected
     if files == {"train": 20}:
         assert [*order["validation"], *order["test"]] == ["train-16", "train-17", "train-18", "train-19"]
