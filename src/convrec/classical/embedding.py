@@ -1,13 +1,14 @@
 """Text embedders: rows of unit length, so that a product of two is their cosine."""
 
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import regex  # its words have marks, as those of Hindi do
 from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.utils import murmurhash3_32
 
 from convrec.classical.scores import Matrix
@@ -68,35 +69,59 @@ class TfidfEmbedder:
 
     def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
-        self._terms = _terms if word_ngrams == 2 else _single_terms
-        self._vectorizer = self._make()
-        self._fitted = texts, self._vectorizer.fit_transform(texts)
+        self._of_words = _terms if word_ngrams == 2 else _single_terms
+        said, ends = self._terms_of(texts)
+        self._known, columns = np.unique(said, return_inverse=True)
+        counts = self._counts(columns, ends)
+        self._weights = _weights().fit(counts)
+        self._fitted = texts, self._weights.transform(counts, copy=False)
 
-    def _make(self, **options: Any) -> TfidfVectorizer:
-        analyzer = self._terms if self._has_words else _every_term
-        return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32, **options)
+    def _terms_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the terms of all texts, and the ends of each text's. Shape: (terms,), (1 + texts,)."""
+        terms_of = self._of_words if self._has_words else _every_term
+        said, ends = array("I"), array("q", [0])
+        for text in texts:
+            said.extend(terms_of(text))
+            ends.append(len(said))
+        return np.array(said, dtype=np.uint32), np.array(ends)
+
+    def _counts(self, columns: np.ndarray, ends: np.ndarray) -> sparse.csr_matrix:
+        cells = np.ones(len(columns), dtype=np.float32), columns.astype(np.int32), ends
+        counts = sparse.csr_matrix(cells, shape=(len(ends) - 1, len(self._known)))
+        counts.sum_duplicates()
+        return counts
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what `of_arrays` makes the embedder of: the hashes of its D terms, and numbers of each."""
-        has_words = np.array([self._has_words])
-        terms = sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
-        return {"terms": np.array(terms, dtype=np.uint32), "idf": self._vectorizer.idf_, "has_words": has_words}
+        return {"terms": self._known, "idf": self._weights.idf_, "has_words": np.array([self._has_words])}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
         """Return the embedder that `arrays` describes."""
         embedder = cls.__new__(cls)
-        embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
-        embedder._vectorizer = embedder._make(vocabulary={term: i for i, term in enumerate(arrays["terms"].tolist())})
-        embedder._vectorizer.idf_ = arrays["idf"]
+        embedder._has_words, embedder._of_words = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
+        embedder._known, embedder._weights = arrays["terms"], _weights()
+        if len(arrays["idf"]) != len(embedder._known) or (embedder._known[1:] <= embedder._known[:-1]).any():
+            raise ValueError(f"idf length = {len(arrays['idf'])}, not one for each of ascending terms")
+        embedder._weights.idf_ = arrays["idf"]
         return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
         (fitted, vectors), self._fitted = self._fitted, (None, None)
-        return sparse.csr_array(vectors if texts is fitted else self._vectorizer.transform(texts))
+        if texts is not fitted:
+            said, ends = self._terms_of(texts)
+            columns = np.searchsorted(self._known, said)
+            is_known = self._known[np.minimum(columns, len(self._known) - 1)] == said
+            counts = self._counts(columns[is_known], np.append(0, np.cumsum(is_known))[ends])
+            vectors = self._weights.transform(counts, copy=False)
+        return sparse.csr_array(vectors)
 
     def embed_conversations(self, texts: Sequence[str]) -> sparse.csr_array:
         return self.embed_items(texts)
+
+
+def _weights() -> TfidfTransformer:
+    return TfidfTransformer(sublinear_tf=True)
 
 
 class SentenceEmbedder:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import pandas as pd
@@ -153,8 +153,10 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
 
 def column_of(rows: Sequence[Row], name: str) -> pd.Series:
     """Return what the rows have in a column, "" where they lack it."""
-    if isinstance(rows, Rows):
+    if isinstance(rows, Rows) and name in rows.columns:
         return rows[name]
+    if isinstance(rows, Rows):
+        return pd.Series([""], dtype="str").repeat(len(rows)).reset_index(drop=True)
     return pd.Series([row.get(name) or "" for row in rows], dtype="str")
 
 
@@ -165,15 +167,18 @@ def chosen_rows(rows: Sequence[Row], places: np.ndarray) -> Sequence[Row]:
     return [rows[place] for place in (np.flatnonzero(places) if places.dtype == bool else places)]
 
 
-def joined(*parts: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows of all parts, in order."""
-    first, *others = parts
-    if isinstance(first, Rows):
-        return sum(others, first)
-    return [row for part in parts for row in part]
+def joined(first: Sequence[Row], second: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of both, in order; a view where both are lazy."""
+    if isinstance(first, Rows) and isinstance(second, Rows):
+        return first + second
+    return [*first, *second]
 
 
-def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> Sequence[Row]:
+@overload
+def distinct_prompts(rows: Rows, limit: int | None = None) -> Rows: ...  # type: ignore[overload-overlap]
+@overload
+def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]: ...
+def distinct_prompts(rows: Any, limit: int | None = None) -> Any:
     """Return the first row of each prompt, in order; all answers to a prompt share one list.
 
     If there are more than `limit`, they are drawn by a hash, and nobody's second before all people's first: what few
@@ -183,18 +188,18 @@ def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> Sequence[
     prompts = chosen_rows(every, first_of_each(column_of(every, "prompt_id")))
     if limit is None or limit >= len(prompts):
         return prompts
-    drawn = np.argsort([_hash(prompt) for prompt in column_of(prompts, "prompt_id")], kind="stable")
     users, conversations = (column_of(prompts, name) for name in ("user_id", "conversation_id"))
-    persons = pd.Series(pd.factorize(users.where(users != "", conversations))[0][drawn])
-    turns = persons.groupby(persons).cumcount().to_numpy()
+    persons = pd.Series(pd.factorize(users.where(users != "", conversations))[0])
+    drawn = np.argsort([_hash(prompt) for prompt in column_of(prompts, "prompt_id")], kind="stable")
+    turns = persons[drawn].groupby(persons[drawn]).cumcount().to_numpy()
     return chosen_rows(prompts, np.sort(drawn[turns.argsort(kind="stable")[:limit]]))
 
 
-def read_prompts(path: Path, limit: int | None = None) -> tuple[Rows, Sequence[Row]]:
+def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[Row]]:
     """Return the rows of at most `limit` prompts of a file (None: all), and these prompts: see `distinct_prompts`."""
     rows = read_rows(path)
     prompts = distinct_prompts(rows, limit)
-    return rows[rows["prompt_id"].isin(column_of(prompts, "prompt_id"))], prompts
+    return list(rows[rows["prompt_id"].isin(prompts["prompt_id"])]), list(prompts)
 
 
 def require_filled(splits: Mapping[str, Table], remedy: str) -> dict[str, Table]:

@@ -50,6 +50,11 @@ class Rows(Sequence[Row]):
         """Return the rows of a file."""
         return cls(_Groups([pq.ParquetFile(file)]))
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return self._groups.files[0].schema_arrow.names
+
     def __len__(self) -> int:
         return len(self._places)
 
@@ -98,7 +103,7 @@ class Rows(Sequence[Row]):
 
     def frame(self) -> pd.DataFrame:
         """Return all rows at once, as pandas has them."""
-        return pd.DataFrame(list(self), columns=self._groups.files[0].schema_arrow.names)
+        return pd.DataFrame(list(self), columns=self.columns)
 
 
 def first_of_each(column: pd.Series) -> np.ndarray:

@@ -48,6 +48,8 @@ def conform(rows: Sequence[Row]) -> pa.Table:
         name, default = column.name, OPTIONAL.get(column.name)
         try:
             cells = [row[name] if default is None else row.get(name, default) for row in rows]
+            if pa.types.is_list(column.type) and any(isinstance(cell, str) for cell in cells):
+                raise TypeError("a text is no list")  # Arrow takes its characters
             columns[name] = pa.array(cells, column.type)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             problem = f"{name}: {str(error)[:300]}"

@@ -41,7 +41,7 @@ def _folder(tmp_path, dialogues, catalog=CATALOG):
 def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path, quarantine):
     catalog, rows, *_ = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
     assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
-    row, later = rows.to_dict("records")
+    row, later = rows
     assert row["messages"] == [{"role": "user", "content": "i loved Heat (1995)"}]
     assert row["groundtruth"] == [{"title": "Up", "year": 2009}]
     assert row["seen_titles"] == ["Heat"]

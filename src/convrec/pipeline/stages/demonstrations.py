@@ -12,7 +12,7 @@ from convrec.classical.guidance import load_guide
 from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import STEP_COLUMNS, Row, Rows, distinct_prompts, read_rows, transcript, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts
@@ -29,13 +29,13 @@ from convrec.registry.tracking import Run, flatten
 _HELD_OUT = 0.1  # share of the training prompts that Adjust is not fitted to
 
 
-def _choose(rows: dict[str, list[Row]], params: Params) -> tuple[dict[str, list[Row]], np.ndarray, np.ndarray]:
+def _choose(rows: dict[str, Rows], params: Params) -> tuple[dict[str, Sequence[Row]], np.ndarray, np.ndarray]:
     """Return the prompts of train and validation that get a demonstration, and indices of training prompts.
 
     Those of the first array are held out of Adjust, the weights are fitted to those of the second.
     """
     config, seed = params.demonstrations, params.common.seed
-    prompts = {name: distinct_prompts(split) for name, split in rows.items()}
+    prompts: dict[str, Sequence[Row]] = {name: distinct_prompts(split) for name, split in rows.items()}
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
     number = round(len(order) * _HELD_OUT)
