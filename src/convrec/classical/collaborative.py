@@ -28,8 +28,9 @@ class Named(NamedTuple):
     @classmethod
     def of(cls, prompts: Sequence[Row], catalog: Catalog) -> "Named":
         """Return what the prompts name (see `named_items`)."""
-        named = [named_items(row, catalog) for row in prompts]
-        return cls(*(item_matrix((own[kind] for own in named), len(catalog)) for kind in (0, 1)))
+        size, named = len(catalog), (named_items(row, catalog) for row in prompts)
+        both = item_matrix(([*liked, *(size + item for item in disliked)] for liked, disliked in named), 2 * size)
+        return cls(both[:, :size], both[:, size:])
 
     @property
     def both(self) -> sparse.csr_array:

@@ -1,18 +1,18 @@
 """Evidence for training prompts: of other people than their own, so that they are scored as new people are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from convrec.classical.embedding import Embedder
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.scores import Blocks, Scattered
 from convrec.classical.told import Told
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, chosen_rows, person_key
+from convrec.data.conversations import Row, person_key
+from convrec.data.row_files import chosen_rows
 
 _PARTS = 3  # of the training people, each of which is scored by the evidence of the others
 
@@ -27,19 +27,13 @@ class CrossFitted(NamedTuple):
     others: list[Evidence]
 
     @classmethod
-    def fit(
-        cls,
-        train: Sequence[Row] | Told,
-        catalog: Catalog,
-        embedder: Callable[[Sequence[str]], Embedder],
-        **options: Any,
-    ) -> "CrossFitted":
+    def fit(cls, train: Sequence[Row] | Told, catalog: Catalog, *arguments: Any, **options: Any) -> "CrossFitted":
         """Return the evidence of the parts' other people; the arguments are those of `Evidence.fit`."""
         told = Told.of(train, catalog)
         places, people = pd.factorize(told.people)
         part = told.people % _PARTS if told.months.all() else places * _PARTS // len(people)
         others = (told.part(part != number) if (part != number).any() else told for number in range(_PARTS))
-        return cls([Evidence.fit(own, catalog, embedder, **options) for own in others])  # or nobody else is there
+        return cls([Evidence.fit(own, catalog, *arguments, **options) for own in others])  # or nobody else is there
 
     def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Blocks]:
         """Return `Evidence.terms` of each prompt by those who are not in its person's part."""

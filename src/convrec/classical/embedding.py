@@ -66,28 +66,27 @@ class TfidfEmbedder:
     """
 
     _fitted: tuple[Sequence[str] | None, Any] = None, None  # texts and their vectors, until they are first asked for
+    _known: Any = None  # the hashes of its terms, ascending
 
     def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
-        self._of_words = _terms if word_ngrams == 2 else _single_terms
-        said, ends = self._terms_of(texts)
-        self._known, columns = np.unique(said, return_inverse=True)
-        counts = self._counts(columns, ends)
-        self._weights = _weights().fit(counts)
-        self._fitted = texts, self._weights.transform(counts, copy=False)
+        self._terms = _terms if word_ngrams == 2 else _single_terms
+        self._weights = TfidfTransformer(sublinear_tf=True)
+        self._fitted = texts, self._weights.fit_transform(self._counts(texts))
 
-    def _terms_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the terms of all texts, and the ends of each text's. Shape: (terms,), (1 + texts,)."""
-        terms_of = self._of_words if self._has_words else _every_term
+    def _counts(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Return how often texts have each known term; those of the first texts are known."""
         said, ends = array("I"), array("q", [0])
         for text in texts:
-            said.extend(terms_of(text))
+            said.extend(self._terms(text) if self._has_words else _every_term(text))
             ends.append(len(said))
-        return np.array(said, dtype=np.uint32), np.array(ends)
-
-    def _counts(self, columns: np.ndarray, ends: np.ndarray) -> sparse.csr_matrix:
-        cells = np.ones(len(columns), dtype=np.float32), columns.astype(np.int32), ends
-        counts = sparse.csr_matrix(cells, shape=(len(ends) - 1, len(self._known)))
+        terms = np.array(said, dtype=np.uint32)
+        self._known = np.unique(terms) if self._known is None else self._known
+        columns = np.searchsorted(self._known, terms)
+        is_known = self._known[np.minimum(columns, len(self._known) - 1)] == terms
+        starts = np.append(0, np.cumsum(is_known))[np.array(ends)]
+        cells = np.ones(starts[-1], dtype=np.float32), columns[is_known].astype(np.int32), starts
+        counts = sparse.csr_matrix(cells, shape=(len(texts), len(self._known)))
         counts.sum_duplicates()
         return counts
 
@@ -97,31 +96,21 @@ class TfidfEmbedder:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
-        """Return the embedder that `arrays` describes."""
+        """Return the embedder that `arrays` describes. Raises `ValueError` for arrays of different lengths."""
         embedder = cls.__new__(cls)
-        embedder._has_words, embedder._of_words = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
-        embedder._known, embedder._weights = arrays["terms"], _weights()
-        if len(arrays["idf"]) != len(embedder._known) or (embedder._known[1:] <= embedder._known[:-1]).any():
-            raise ValueError(f"idf length = {len(arrays['idf'])}, not one for each of ascending terms")
+        embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
+        embedder._known, embedder._weights = arrays["terms"], TfidfTransformer(sublinear_tf=True)
         embedder._weights.idf_ = arrays["idf"]
+        if len(arrays["idf"]) != len(arrays["terms"]) or (arrays["terms"][1:] <= arrays["terms"][:-1]).any():
+            raise ValueError(f"idf length = {len(arrays['idf'])}, not that of ascending terms")
         return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
         (fitted, vectors), self._fitted = self._fitted, (None, None)
-        if texts is not fitted:
-            said, ends = self._terms_of(texts)
-            columns = np.searchsorted(self._known, said)
-            is_known = self._known[np.minimum(columns, len(self._known) - 1)] == said
-            counts = self._counts(columns[is_known], np.append(0, np.cumsum(is_known))[ends])
-            vectors = self._weights.transform(counts, copy=False)
-        return sparse.csr_array(vectors)
+        return sparse.csr_array(vectors if texts is fitted else self._weights.transform(self._counts(texts)))
 
     def embed_conversations(self, texts: Sequence[str]) -> sparse.csr_array:
         return self.embed_items(texts)
-
-
-def _weights() -> TfidfTransformer:
-    return TfidfTransformer(sublinear_tf=True)
 
 
 class SentenceEmbedder:

@@ -41,7 +41,8 @@ from convrec.classical.stored import (
 from convrec.classical.told import Told, month_number, named_items
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.catalog_requests import catalog_requests
-from convrec.data.conversations import Row, chosen_rows, month_of, transcript
+from convrec.data.conversations import Row, month_of, transcript
+from convrec.data.row_files import chosen_rows
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wish_reader import is_rare
 from convrec.data.wishes import Wish

@@ -9,7 +9,8 @@ from scipy import sparse
 
 from convrec.classical.scores import flat_entries
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, chosen_rows, column_of, truth_items
+from convrec.data.conversations import Row, truth_items
+from convrec.data.row_files import chosen_rows, column_of
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import apply
 

@@ -14,7 +14,8 @@ from convrec.classical.embedding import Embedder
 from convrec.classical.scores import Matrix
 from convrec.classical.told import Told, words_of
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, chosen_rows
+from convrec.data.conversations import Row
+from convrec.data.row_files import chosen_rows
 
 logger = logging.getLogger(__name__)
 

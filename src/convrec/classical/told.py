@@ -1,7 +1,7 @@
 """What training rows tell, in numbers: who said what, when, and what they liked; read once for all that learns."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import pandas as pd
 from scipy import sparse
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, chosen_rows, joined, month_of, named_titles, person_key, truth_items
-from convrec.data.row_files import first_of_each
+from convrec.data.conversations import Row, month_of, named_titles, person_key, truth_items
+from convrec.data.row_files import chosen_rows, first_of_each, joined
 
 MOST_CONVERSATIONS = 400_000  # the newest ones, which vote and teach the encoder: all of Reddit-v2
 _NUMBERS, _MATRICES = ("conversations", "people", "months"), ("liked", "named")
@@ -42,7 +42,7 @@ def item_matrix(rows: Iterable[Iterable[int]], num_items: int) -> sparse.csr_arr
     for own in rows:
         items.extend(own)
         ends.append(len(items))
-    cells = np.ones(len(items), dtype=np.float32), np.array(items, dtype=np.int32), np.array(ends)
+    cells = np.ones(len(items), np.float32), np.array(items, np.int32), np.array(ends)
     matrix = sparse.csr_array(cells, shape=(len(ends) - 1, num_items))
     matrix.sum_duplicates()
     return matrix
@@ -65,19 +65,17 @@ class Told:
         """Return what rows tell."""
         if isinstance(rows, Told):
             return rows
-        heard, named = array("q"), list[set[int]]()
-        size = len(catalog)
+        heard, size = array("q"), len(catalog)
 
-        def liked() -> Iterable[list[int]]:
+        def items() -> Iterator[list[int]]:  # those that are liked, and those that are named, side by side
             for row in rows:
                 person = person_key(row)
                 heard.extend((hash((words_of(row), person)), person, month_number(month_of(row))))
-                named.append(named_items(row, catalog)[0])
-                yield truth_items(row, catalog)
+                yield truth_items(row, catalog) + [size + item for item in named_items(row, catalog)[0]]
 
-        matrix = item_matrix(liked(), size)
+        both = item_matrix(items(), 2 * size)
         conversations, people, months = np.array(heard, dtype=np.int64).reshape(-1, 3).T.copy()
-        return cls(rows, conversations, people, months.astype(np.int32), matrix, item_matrix(named, size))
+        return cls(rows, conversations, people, months.astype(np.int32), both[:, :size], both[:, size:])
 
     def part(self, chosen: np.ndarray) -> "Told":
         """Return what some of the rows tell. Shape: chosen (n,), booleans."""

@@ -10,10 +10,11 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth
-from convrec.data.row_files import GROUP, Row, Rows, first_of_each
+from convrec.data.row_files import GROUP, Row, Rows, chosen_rows, column_of, first_of_each
 from convrec.project.errors import InputError
 
 ROLES = {  # and other names for them in public data sets
@@ -51,7 +52,7 @@ def write_rows(rows: pd.DataFrame, path: Path) -> None:
 
 def read_rows(path: Path) -> Rows:
     """Return the rows of a Parquet file as a lazy sequence of plain Python values."""
-    return Rows.of(path)
+    return Rows(pq.ParquetFile(path))
 
 
 def person_of(row: Row) -> str:
@@ -149,29 +150,6 @@ def with_repeatable(row: Row) -> Row:
 def prompt_key(messages: list[dict[str, str]]) -> str:
     """Return the `prompt_id` of messages without one; equal messages (and roles) share it."""
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
-
-
-def column_of(rows: Sequence[Row], name: str) -> pd.Series:
-    """Return what the rows have in a column, "" where they lack it."""
-    if isinstance(rows, Rows) and name in rows.columns:
-        return rows[name]
-    if isinstance(rows, Rows):
-        return pd.Series([""], dtype="str").repeat(len(rows)).reset_index(drop=True)
-    return pd.Series([row.get(name) or "" for row in rows], dtype="str")
-
-
-def chosen_rows(rows: Sequence[Row], places: np.ndarray) -> Sequence[Row]:
-    """Return the rows at these places, or for which an array of booleans is true; a view where the rows are lazy."""
-    if isinstance(rows, Rows):
-        return rows[places]
-    return [rows[place] for place in (np.flatnonzero(places) if places.dtype == bool else places)]
-
-
-def joined(first: Sequence[Row], second: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows of both, in order; a view where both are lazy."""
-    if isinstance(first, Rows) and isinstance(second, Rows):
-        return first + second
-    return [*first, *second]
 
 
 @overload

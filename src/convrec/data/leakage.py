@@ -104,25 +104,25 @@ def find_leaks(
     starts = range(0, len(places), _SLICE)
     read = lru_cache(1)(lambda start: _shingles([*_texts(train[places[start : start + _SLICE]])]))
     templates = _templates(lambda: map(read, starts), len(places), template_share)
-    known, same = {}, np.zeros(len(places), dtype=np.int8)  # the number of the split, from 1
-    names = list(held_out)
-    for number, rows in enumerate(held_out.values(), start=1):
+    same, known, near = {}, {}, {name: np.zeros(len(places), dtype=bool) for name in held_out}
+    for name, rows in held_out.items():
         distinct, own, _ = _distinct(rows)
-        same[(same == 0) & np.isin(hashes, own)] = number
-        known[number] = _shingles([*_texts(rows[distinct])]).join(templates, on="value", how="anti")
-    near = np.zeros_like(same)
+        same[name] = np.isin(hashes, own)
+        known[name] = _shingles([*_texts(rows[distinct])]).join(templates, on="value", how="anti")
     for start in starts:
-        shingles, part = read(start).join(templates, on="value", how="anti"), near[start : start + _SLICE]
-        for number in reversed(known):  # so that the first split counts
-            part[_near(shingles, known[number], similarity)] = number
-    conversations, ids = np.zeros(len(train), dtype=np.int8), train["conversation_id"]
-    for number, rows in reversed([*enumerate(held_out.values(), start=1)]):
-        conversations[(ids.isin(rows["conversation_id"]) & (ids != "")).to_numpy(bool)] = number  # "" names none
-    reasons: list[str | None] = [None]
-    for begin in ("conversation", "same prompt as a row", "nearly the same prompt as a row"):
-        reasons += [f"{begin} of the {name} split" for name in names]
-    found = np.where(same > 0, same + len(names), np.where(near > 0, near + 2 * len(names), 0))[text_of]
-    return [reasons[number] for number in np.where(conversations > 0, conversations, found).tolist()]
+        shingles = read(start).join(templates, on="value", how="anti")
+        for name, theirs in known.items():
+            near[name][start + _near(shingles, theirs, similarity)] = True
+    reasons, names = np.full(len(train), None, dtype=object), [*held_out][::-1]  # what is written last counts
+    for name in names:
+        reasons[near[name][text_of]] = f"nearly the same prompt as a row of the {name} split"
+    for name in names:
+        reasons[same[name][text_of]] = f"same prompt as a row of the {name} split"
+    ids = train["conversation_id"]
+    for name in names:
+        is_own = (ids != "") & ids.isin(held_out[name]["conversation_id"])  # an empty one names no conversation
+        reasons[is_own.to_numpy(bool)] = f"conversation of the {name} split"
+    return reasons.tolist()
 
 
 def _templates(slices: Callable[[], Iterable[pl.DataFrame]], number: int, share: float) -> pl.DataFrame:

@@ -1,10 +1,11 @@
-"""Rows of Parquet files as lazy sequences: one group of rows of a file is in memory at a time, never all."""
+"""Rows of Parquet files as lazy sequences: some groups of rows of a file are in memory at a time, never all."""
 
+import copy
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, overload
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -17,98 +18,89 @@ _BATCH = 1_000  # rows that are Python values at a time
 _DECODED = 8  # groups that are kept for the next look-ups
 
 
-class _Groups:
-    """The groups of rows of some files. `starts` are the places of their first rows, and the end."""
-
-    def __init__(self, files: Sequence[pq.ParquetFile]):
-        self.files = files
-        groups = [(file, number) for file in files for number in range(file.num_row_groups)]
-        sizes = (file.metadata.row_group(number).num_rows for file, number in groups)
-        self.starts = np.cumsum([0, *sizes])
-        self._groups = groups
-        self.decoded = lru_cache(_DECODED)(self.read)
-
-    def read(self, number: int, columns: tuple[str, ...] | None = None) -> pa.Table:
-        file, own = self._groups[number]
-        table = file.read_row_group(own, columns)
-        return table if columns is None else table.select(columns)
-
-
 class Rows(Sequence[Row]):
-    """Rows of Parquet files, in any order, as plain Python values.
+    """Rows of Parquet files, as plain Python values.
 
     `rows[3]` is a row, and `rows["date"]` a column, as pandas has it. Slices, and arrays of places or of booleans, give
     views. `+` joins the rows of two.
     """
 
-    def __init__(self, groups: _Groups, places: np.ndarray | None = None):
-        self._groups = groups
-        self._places = np.arange(groups.starts[-1], dtype=np.int32) if places is None else places
+    def __init__(self, *files: pq.ParquetFile):
+        groups = [(file, number) for file in files for number in range(file.num_row_groups)]
+        self._files = files
+        self._starts = np.cumsum([0, *(file.metadata.row_group(number).num_rows for file, number in groups)])
+        self._places = np.arange(self._starts[-1], dtype=np.int32)
 
-    @classmethod
-    def of(cls, file: Path | IO[bytes]) -> "Rows":
-        """Return the rows of a file."""
-        return cls(_Groups([pq.ParquetFile(file)]))
+        @lru_cache(_DECODED)
+        def read(number: int, names: tuple[str, ...] | None) -> pa.Table:
+            file, own = groups[number]
+            return file.read_row_group(own, names)
 
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return self._groups.files[0].schema_arrow.names
+        self._read = read
 
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, key: int) -> Row: ...
-    @overload
-    def __getitem__(self, key: str) -> pd.Series: ...
-    @overload
-    def __getitem__(self, key: "slice | np.ndarray | pd.Series | list[int]") -> "Rows": ...
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            parts = [table[key].combine_chunks() for table in self.tables([key])]
-            kind = self._groups.files[0].schema_arrow.field(key).type
+            kind = self._files[0].schema_arrow.field(key).type
+            parts = [table[key].combine_chunks() for table in self.tables(key)]
             return pd.Series(pa.chunked_array(parts, kind), dtype=pd.ArrowDtype(kind))
         if isinstance(key, (int, np.integer)):
-            place = self._places[key]
-            group = int(np.searchsorted(self._groups.starts, place, side="right")) - 1
-            return self._groups.decoded(group).slice(place - self._groups.starts[group], 1).to_pylist()[0]
-        chosen = key.to_numpy(bool) if isinstance(key, pd.Series) else key
-        return Rows(self._groups, self._places[chosen if isinstance(chosen, slice) else np.asarray(chosen)])
+            return next(iter(self[[key]]))
+        view = copy.copy(self)
+        view._places = self._places[key.to_numpy(bool) if isinstance(key, pd.Series) else key]
+        return view
 
     def __iter__(self) -> Iterator[Row]:
         for table in self.tables():
             for batch in table.to_batches(_BATCH):
                 yield from batch.to_pylist()
 
+    def __add__(self, other: "Rows") -> "Rows":
+        both = Rows(*self._files, *other._files)
+        both._places = np.append(self._places, other._places + np.int32(self._starts[-1]))
+        return both
+
     def values(self, *names: str) -> Iterator[tuple[Any, ...]]:
         """Yield the cells of each row in these columns."""
-        for table in self.tables(names):
+        for table in self.tables(*names):
             for batch in table.to_batches(_BATCH):
                 yield from zip(*(cells.to_pylist() for cells in batch.columns), strict=True)
 
-    def __add__(self, other: "Rows") -> "Rows":
-        places = np.append(self._places, other._places + np.int32(self._groups.starts[-1]))
-        return Rows(_Groups([*self._groups.files, *other._groups.files]), places)
-
-    def tables(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows in tables of at most a group each, in order."""
-        starts, names = self._groups.starts, None if columns is None else tuple(columns)
-        groups = (np.searchsorted(starts, self._places, side="right") - 1).astype(np.int32)
-        ends = np.append(np.flatnonzero(np.diff(groups)) + 1, len(groups))
-        for start, end in zip(np.append(0, ends[:-1]), ends if len(groups) else (), strict=False):
-            group, places = int(groups[start]), self._places[start:end] - starts[groups[start]]
-            table = (self._groups.read if end - start > 1 else self._groups.decoded)(group, names)
-            yield table if len(places) == len(table) and (np.diff(places) == 1).all() else table.take(places)
-
-    def frame(self) -> pd.DataFrame:
-        """Return all rows at once, as pandas has them."""
-        return pd.DataFrame(list(self), columns=self.columns)
+    def tables(self, *names: str) -> Iterator[pa.Table]:
+        """Yield the rows, or these columns of them, in order, in tables of at most a group each."""
+        groups = np.searchsorted(self._starts, self._places, side="right") - 1
+        ends = [*(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            if start < end:
+                table = self._read(groups[start], names or None)
+                places = self._places[start:end] - self._starts[groups[start]]
+                is_whole = len(places) == len(table) and (np.diff(places) == 1).all()
+                table = table if is_whole else table.take(places)
+                yield table.select(names) if names else table
 
 
-def first_of_each(column: pd.Series) -> np.ndarray:
+def first_of_each(column: Any) -> np.ndarray:
     """Return the place at which each value of a column is first, ascending."""
     return np.unique(pd.factorize(column)[0], return_index=True)[1]
+
+
+def column_of(rows: Sequence[Row], name: str) -> pd.Series:
+    """Return what rows have in a column, "" where they lack it."""
+    return rows[name] if isinstance(rows, Rows) else pd.Series([row.get(name) or "" for row in rows], dtype="str")
+
+
+def chosen_rows(rows: Sequence[Row], places: np.ndarray) -> Sequence[Row]:
+    """Return the rows at these places, or for which an array of booleans is true; a view where the rows are lazy."""
+    if isinstance(rows, Rows):
+        return rows[places]
+    return [rows[place] for place in np.arange(len(rows))[places]]
+
+
+def joined(first: Sequence[Row], second: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of both, in order; a view where both are lazy."""
+    return first + second if isinstance(first, Rows) and isinstance(second, Rows) else [*first, *second]
 
 
 def write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path | IO[bytes]) -> None:
@@ -129,4 +121,4 @@ def spool(tables: Iterable[pa.Table], schema: pa.Schema) -> Rows:
     file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  (open as long as its rows)
     write_tables(tables, schema, file)
     file.seek(0)
-    return Rows.of(file)
+    return Rows(pq.ParquetFile(file))

@@ -65,7 +65,7 @@ def spooled(rows: Iterable[Row]) -> Rows:
 
 def write_conversations(rows: Rows, path: Path) -> None:
     """Write one split (see `conform`) as Parquet: the same bytes for the same rows."""
-    write_tables(rows.tables(CONVERSATION_TYPES.names), CONVERSATION_TYPES, path)
+    write_tables(rows.tables(*CONVERSATION_TYPES.names), CONVERSATION_TYPES, path)
 
 
 def write_catalog(catalog: Catalog, path: Path) -> None:

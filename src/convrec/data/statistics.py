@@ -34,7 +34,7 @@ def _measures(rows: Rows) -> dict[str, np.ndarray]:
     values = [(len(messages), num_words(transcript(messages))) for (messages,) in conversations]
     measures = dict(zip(("turns", "words"), np.array(values, dtype=np.int64).reshape(-1, 2).T, strict=True))
     for name in ("groundtruth", "seen_titles"):
-        sizes = (pc.list_value_length(table[name]).to_numpy() for table in rows.tables([name]))
+        sizes = (pc.list_value_length(table[name]).to_numpy() for table in rows.tables(name))
         measures[name] = np.concatenate([np.zeros(0, dtype=np.int64), *sizes])
     return measures
 

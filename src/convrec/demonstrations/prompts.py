@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convrec.data.conversations import Row, chosen_rows, column_of
+from convrec.data.conversations import Row
+from convrec.data.row_files import chosen_rows, column_of
 from convrec.project.errors import InputError
 
 

@@ -26,9 +26,10 @@ from convrec.classical.sasrec import SasRec, histories, history
 from convrec.classical.scores import best_columns, row_blocks
 from convrec.classical.told import Told
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, date_of, date_span, distinct_prompts, is_before, joined, read_rows, truths
+from convrec.data.conversations import Row, date_of, date_span, distinct_prompts, is_before, read_rows, truths
 from convrec.data.matching import judge, make_target
 from convrec.data.parsing import WrittenList, format_list
+from convrec.data.row_files import joined
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
 from convrec.project.atomic import write_text

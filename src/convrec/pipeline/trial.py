@@ -191,7 +191,7 @@ def _longest(split: Path, number: int) -> pd.DataFrame:
     """Return the rows of the longest conversations, at most so many, one for each conversation."""
     rows = distinct_prompts(read_rows(split))
     lengths = [len(transcript(messages)) for (messages,) in rows.values("messages")]
-    return rows[np.argsort(-np.array(lengths), kind="stable")[:number]].frame()
+    return pd.DataFrame(list(rows[np.argsort(-np.array(lengths), kind="stable")[:number]]))
 
 
 def run_trials(params: Params, paths: Paths, limit: int | None) -> Iterator[Trial]:

@@ -34,7 +34,7 @@ def _lines(*rows, end="\n"):
 
 
 def _read(folder, quarantine=None):
-    return read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows.frame()
+    return pd.DataFrame(list(read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows))
 
 
 def test_several_files_are_read_in_the_order_of_their_names(tmp_path):

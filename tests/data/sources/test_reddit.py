@@ -2,6 +2,7 @@ import pickle
 import shutil
 import struct
 
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -27,7 +28,7 @@ def _save(folder, **splits):
 def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path, quarantine):
     source = read_reddit(_save(tmp_path), quarantine, catalog="catalog.pkl")
     assert len(source.catalog) == 2
-    train = source.rows[source.rows["split"] == "train"].frame()
+    train = pd.DataFrame(list(source.rows[source.rows["split"] == "train"]))
     assert len(train) == 2 and train["prompt_id"].nunique() == 1
     assert train["groundtruth"].tolist() == [
         [{"title": "Heat", "year": 1995}],

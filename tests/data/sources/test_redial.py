@@ -1,5 +1,6 @@
 import json
 
+import pandas as pd
 import pytest
 
 from convrec.data.conversations import split_by_person
@@ -101,7 +102,7 @@ def test_the_files_are_the_splits_and_the_end_of_training_those_without_a_file(t
     for name, number in files.items():
         lines = (json.dumps(_dialogue(conversationId=f" {name}-{place}\u200b")) for place in range(number))
         (folder / f"{name}_data.jsonl").write_text("\n".join(lines))
-    rows = read_redial(folder, quarantine, own_splits=True).rows.frame()
+    rows = pd.DataFrame(list(read_redial(folder, quarantine, own_splits=True).rows))
     order = rows.groupby("split", sort=False)["conversation_id"].unique()
     assert {name: len(ids) for name, ids in order.items()} == expected
     if files == {"train": 20}:

@@ -10,17 +10,8 @@ from datasets import Dataset
 
 from convrec.data.catalog import Catalog
 from convrec.data.catalog_requests import PER_LIST, catalog_requests
-from convrec.data.conversations import (
-    STEP_COLUMNS,
-    Row,
-    chosen_rows,
-    column_of,
-    distinct_prompts,
-    read_prompts,
-    read_rows,
-    truth_items,
-)
-from convrec.data.row_files import GROUP
+from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
+from convrec.data.row_files import GROUP, chosen_rows, column_of
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.pretrained import load_model, load_tokenizer
