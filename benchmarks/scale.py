@@ -1,13 +1,12 @@
 """CPU time and peak memory of the stages that read all rows, and what follows for 1, 10 and 100 times Reddit-v2.
 
 The real stages run on one thread, on conversations of about 1,000 characters in Parquet (source `files`): `data`,
-`evidence`, `demonstrations` (item similarity as the teacher), and the baselines and scores of `evaluate`. What is larger
-than the samples is extrapolated, by a + b n with coefficients of at least 0, and is printed as such.
+`evidence`, `demonstrations` (item similarity as the teacher), and the baselines of `evaluate`. What is larger than the
+samples is extrapolated, by a + b n with coefficients of at least 0, and is printed as such.
 
-    python -m benchmarks.scale [--rows 50000,1000000,3000000] [--films 7404] [--stages data,evidence]
+    python -m benchmarks.scale [--rows 50000,1000000,3000000] [--items 7404] [--stages data,evidence]
 
-With `--interactions` it measures a log of a large catalog instead, in which people have few of many items in common:
-the stages, and the evidence and each baseline on their own.
+With `--interactions` it measures a log of a large catalog instead, in which people have few of many items in common.
 
     python -m benchmarks.scale --interactions 300000 [--items 100000] [--stages data,baselines]
 """
@@ -21,15 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
 from convrec.classical.crossfit import CrossFitted
@@ -38,6 +35,7 @@ from convrec.classical.guidance import Guidance
 from convrec.classical.told import Told
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_prompts, read_rows
+from convrec.data.schemas import spooled, write_conversations
 from convrec.evaluation.baselines import Answers, Options, baseline_lists
 from convrec.evaluation.scoring import score_lists
 from convrec.evaluation.systems import BASELINES
@@ -61,15 +59,6 @@ WORDS = ("night", "river", "house", "stranger", "winter", "garden", "letter", "e
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Romance", "Western")
 SAID = "i want something like this but not too slow with a good ending please no musicals or sequels it was great"
 TURNS = (("user", 90), ("assistant", 30), ("user", 40))  # words of each
-PART = 20_000  # conversations that are written at a time
-
-
-class Measured(NamedTuple):
-    """CPU seconds and peak memory (GiB) of a process for a number of training rows."""
-
-    rows: int
-    seconds: float
-    memory: float
 
 
 def run_timed(project: Path, *command: str) -> tuple[float, float]:
@@ -79,8 +68,7 @@ def run_timed(project: Path, *command: str) -> tuple[float, float]:
     pipes = {"stdout": None if "--score" in command else subprocess.DEVNULL, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=project, env=environment, **pipes)
     assert process.stderr
-    log = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
+    log, (_, status, usage) = process.stderr.read().decode(), os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{command}: status {status}\n{log[-2000:]}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024**2
@@ -117,46 +105,35 @@ def report(part: str, seconds: float) -> None:
     sys.stdout.flush()
 
 
-def write_conversations(folder: Path, num_rows: int, num_films: int) -> None:
-    """Write catalog.csv and conversations.parquet: invented words and films by Zipf's law, two years of a thread each."""
+def write_files(folder: Path, num_rows: int, num_films: int) -> None:
+    """Write catalog.csv and conversations.parquet: invented words and films by Zipf's law, in the order of time."""
     rng = np.random.default_rng(num_rows)
     folder.mkdir()
-    titles = [f"The {first} {second} {place}".title() for place, (first, second) in enumerate(_pairs(rng, num_films))]
-    years, genres = 1930 + np.arange(num_films) % 90, rng.choice(GENRES, (num_films, 2))
-    catalog = {"title": titles, "year": years, "genres": ["|".join({*own}) for own in genres]}
-    pd.DataFrame(catalog).to_csv(folder / "catalog.csv", index=False)
-    syllables = np.array([a + b for a in "bdfgklmnprstv" for b in "aeiou"])
-    made = ["".join(own) for own in rng.choice(syllables, (20_000, 3))]
+    pairs = enumerate(rng.choice(WORDS, (num_films, 2)))
+    titles = np.array([f"The {first} {second} {place}".title() for place, (first, second) in pairs], dtype=object)
+    years, genres = 1930 + np.arange(num_films) % 90, ["|".join({*own}) for own in rng.choice(GENRES, (num_films, 2))]
+    pd.DataFrame({"title": titles, "year": years, "genres": genres}).to_csv(folder / "catalog.csv", index=False)
+    made = ["".join(own) for own in rng.choice([a + b for a in "bdfgklmnprstv" for b in "aeiou"], (20_000, 3))]
     words = np.array([*SAID.split(), *WORDS, *map(str.lower, GENRES), *made], dtype=object)
-    films, days = np.array(titles, dtype=object), np.datetime64("2020-01-01") + np.arange(731)
-    writer, ends = None, np.cumsum([size for _, size in TURNS])
-    for start in range(0, num_rows, PART):
-        said = words[_zipf(rng, len(words), (PART, ends[-1]))]
-        named, liked = _zipf(rng, num_films, (PART, 2)), _zipf(rng, num_films, (PART, 4))
-        rows = []
-        for number in range(min(PART, num_rows - start)):
-            one, other = films[named[number]]
-            texts = [" ".join(part) for part in np.split(said[number], ends[:-1])]
-            texts = [f"{texts[0]}. I liked {one}", f"{texts[1]}. Try {other}?", texts[2]]
+    days, ends = np.datetime64("2020-01-01") + np.arange(731), np.cumsum([size for _, size in TURNS])
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(num_rows):
+            said, named = np.split(words[_zipf(rng, len(words), ends[-1])], ends[:-1]), titles[_zipf(rng, num_films, 2)]
+            texts = [f"{' '.join(part)}. I know {film}" for part, film in zip(said, [*named, named[0]], strict=True)]
             messages = [{"role": role, "content": text} for (role, _), text in zip(TURNS, texts, strict=True)]
-            truths = [{"title": titles[i], "year": int(years[i])} for i in set(liked[number, : 1 + number % 4])]
-            row = {"conversation_id": f"c{start + number}", "user_id": f"u{rng.integers(num_rows // 2)}"}
-            row |= {"date": str(days[(start + number) * len(days) // num_rows]), "messages": messages}
-            rows.append(row | {"groundtruth": truths, "seen_titles": [one, other]})
-        table = pa.Table.from_pylist(rows)
-        writer = writer or pq.ParquetWriter(folder / "conversations.parquet", table.schema)
-        writer.write_table(table)
-    if writer:
-        writer.close()
+            liked = {*_zipf(rng, num_films, 1 + number % 4).tolist()}
+            row = {"conversation_id": f"c{number}", "prompt_id": "", "user_id": f"u{rng.integers(num_rows // 2)}"}
+            row |= {"date": str(days[number * len(days) // num_rows]), "messages": messages}
+            truths = [{"title": titles[film], "year": int(years[film])} for film in liked]
+            yield row | {"groundtruth": truths, "seen_titles": named.tolist()}
+
+    write_conversations(spooled(rows()), folder / "conversations.parquet")
 
 
-def _pairs(rng: np.random.Generator, number: int) -> np.ndarray:
-    return rng.choice(WORDS, (number, 2))
-
-
-def _zipf(rng: np.random.Generator, number: int, shape: tuple[int, int]) -> np.ndarray:
-    """Return draws of so many things, the first the most frequent: their ranks are log-uniform. Shape: `shape`."""
-    return (np.exp(rng.random(shape, dtype=np.float32) * np.log(number)) - 1).astype(np.int32)
+def _zipf(rng: np.random.Generator, number: int, size: int) -> np.ndarray:
+    """Return draws of so many things, the first the most frequent: their ranks are log-uniform. Shape: (size,)."""
+    return (np.exp(rng.random(size, dtype=np.float32) * np.log(number)) - 1).astype(np.int32)
 
 
 def write_log(folder: Path, num_interactions: int, num_items: int) -> None:
@@ -172,36 +149,29 @@ def write_log(folder: Path, num_interactions: int, num_items: int) -> None:
     times = rng.integers(10**9, 2 * 10**9, num_interactions)
     log = {"userId": users, "movieId": items, "rating": ratings, "timestamp": times}
     pd.DataFrame(log).to_csv(folder / "ratings.csv", index=False)
-    titles = [f"{first} {second} {place} ({1930 + place % 90})" for place, (first, second) in enumerate(_pairs(rng, num_items))]
+    pairs = enumerate(rng.choice(WORDS, (num_items, 2)))
+    titles = [f"{first} {second} {place} ({1930 + place % 90})" for place, (first, second) in pairs]
     catalog = {"movieId": range(num_items), "title": titles, "genres": rng.choice(GENRES, num_items)}
     pd.DataFrame(catalog).to_csv(folder / "movies.csv", index=False)
 
 
-def make_project(project: Path) -> None:
-    """Copy what a project needs to begin."""
-    for name in ("profiles", "prompts"):
-        shutil.copytree(ROOT / name, project / name)
-    shutil.copy(ROOT / "dvc.yaml", project)
-
-
-def measure(number: int, num_items: int, stages: Sequence[str], is_log: bool) -> dict[str, Measured]:
-    """Print and return what each stage took for so many rows, or rows of a log."""
-    found: dict[str, Measured] = {}
-    with tempfile.TemporaryDirectory(dir=os.environ.get("CONVREC_SCRATCH")) as folder:
+def measure(number: int, num_items: int, stages: Sequence[str], is_log: bool) -> list[tuple[int, float, float]]:
+    """Print and return training rows, CPU seconds and GiB of each stage for so many rows, of a log or conversations."""
+    found = []
+    with tempfile.TemporaryDirectory(dir=".") as folder:
         project = Path(folder)
-        make_project(project)
-        if is_log:
-            write_log(project / "log", number, num_items)
-        else:
-            write_conversations(project / "conversations", number, num_items)
+        for name in ("profiles", "prompts"):
+            shutil.copytree(ROOT / name, project / name)
+        shutil.copy(ROOT / "dvc.yaml", project)
+        (write_log if is_log else write_files)(project / ("log" if is_log else "conversations"), number, num_items)
         share = f"demonstrations.train_share={min(1, DEMONSTRATED / number)}"
         settings = (f"--set={setting}" for setting in (*(LOG_SETTINGS if is_log else SETTINGS), share))
         run_timed(project, "convrec.cli", "profile", "movielens-100k" if is_log else "files", *settings)
         for stage in stages:
-            scores = ("benchmarks.scale", "--score")
-            took = run_timed(project, *(scores if stage == "baselines" else ("convrec.cli", "run", stage)))
+            command = ("benchmarks.scale", "--score") if stage == "baselines" else ("convrec.cli", "run", stage)
+            took = run_timed(project, *command)
             rows = json.loads((project / "results" / "data.json").read_text())["train"]["rows"]
-            found[stage] = Measured(rows, *took)
+            found.append((rows, *took))
             sys.stdout.write(f"{stage}: {rows:,} rows, {took[0]:.0f} s, {took[1]:.2f} GiB\n")
             sys.stdout.flush()
     return found
@@ -210,33 +180,30 @@ def measure(number: int, num_items: int, stages: Sequence[str], is_log: bool) ->
 def extrapolate(rows: Sequence[float], values: Sequence[float]) -> list[float]:
     """Return the value at each scale of a line with coefficients of at least 0, fitted to relative errors."""
     terms = np.vander(np.array(rows) / TRAINING_ROWS, 2) / np.array(values)[:, None]
-    coefficients, _ = nnls(terms, np.ones(len(rows)))
-    return list(np.polyval(coefficients, np.array(SCALES)))
+    return list(np.polyval(nnls(terms, np.ones(len(rows)))[0], np.array(SCALES)))
 
 
 def main() -> None:
     """Print each stage's measurements, and what follows for each scale."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", default="50000,1000000,3000000", help="rows of the samples")
-    parser.add_argument("--films", type=int, default=7404)
     parser.add_argument("--interactions", type=int, default=0, help="of the log of a large catalog")
-    parser.add_argument("--items", type=int, default=100_000)
-    parser.add_argument("--stages", default=",".join(STAGES), help="that are run; the others need their outputs")
+    parser.add_argument("--items", type=int, default=0, help="of the catalog: 7,404, or 100,000 of a log")
+    parser.add_argument("--stages", default=",".join(STAGES), help="that are run, in this order")
     parser.add_argument("--score", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     stages = options.stages.split(",")
     if options.score:
-        return score_baselines()
-    if options.interactions:
-        measure(options.interactions, options.items, stages, True)
-        return None
-    samples = [measure(int(number), options.films, stages, False) for number in options.rows.split(",")]
-    for stage in stages:
-        rows, seconds, memory = zip(*(sample[stage] for sample in samples), strict=True)
-        for scale, time_, size in zip(SCALES, extrapolate(rows, seconds), extrapolate(rows, memory), strict=True):
-            kind = "extrapolated" if scale * TRAINING_ROWS > max(rows) else "between the samples"
-            sys.stdout.write(f"{stage}, {scale} x Reddit-v2, {kind}: {time_ / 3600:.2f} h, {size:.1f} GiB\n")
-    return None
+        score_baselines()
+    elif options.interactions:
+        measure(options.interactions, options.items or 100_000, stages, True)
+    else:
+        samples = [measure(int(number), options.items or 7404, stages, False) for number in options.rows.split(",")]
+        for stage, own in zip(stages, zip(*samples, strict=True), strict=True):
+            rows, seconds, memory = zip(*own, strict=True)
+            for scale, time_, size in zip(SCALES, extrapolate(rows, seconds), extrapolate(rows, memory), strict=True):
+                kind = "extrapolated" if scale * TRAINING_ROWS > max(rows) else "between the samples"
+                sys.stdout.write(f"{stage}, {scale} x Reddit-v2, {kind}: {time_ / 3600:.2f} h, {size:.1f} GiB\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from convrec.classical.guidance import load_guide
 from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import STEP_COLUMNS, Row, Rows, distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import STEP_COLUMNS, Row, Rows, distinct_prompts, read_rows, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts
@@ -42,7 +42,7 @@ def _choose(rows: dict[str, Rows], params: Params) -> tuple[dict[str, Sequence[R
     return prompts, np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
 
 
-def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
+def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[Row]) -> Demonstrator:
     config, common, device = params.demonstrations, params.common, pick_device(params.common.device)
     setting = Setting(
         options=config.teacher.model_dump(),
@@ -87,8 +87,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     catalog = Catalog.read(paths.catalog)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     prompts, held_out, fitted = _choose(rows, params)
-    conversations = [transcript(row["messages"]) for row in distinct_prompts(rows["train"])]
-    demonstrator = _make_demonstrator(params, paths, catalog, conversations)
+    demonstrator = _make_demonstrator(params, paths, catalog, distinct_prompts(rows["train"]))
     try:
         grounded = {name: demonstrator.ground(name, own) for name, own in prompts.items()}
     finally:
