@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 SOURCE = """
-import pandas as pd
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from tests.rows import make_row
 
@@ -21,7 +21,7 @@ from tests.rows import make_row
 def read_diary(folder, quarantine):
     days = {"2022-10-01": "a film about balloons", "2022-11-02": "robots", "2022-12-03": "something old"}
     rows = [make_row(day, [("Up", 2009)], text, date=day) for day, text in days.items()]
-    return Source(Catalog([Item("Up", 2009)]), pd.DataFrame(rows))
+    return Source(Catalog([Item("Up", 2009)]), spooled(rows))
 """
 TEACHER = """
 from convrec.demonstrations.teachers import Teacher

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 
-from convrec.classical import evidence, scores
+from convrec.classical import evidence, scores, told
 from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import EVIDENCE, Evidence, log_shares
@@ -68,6 +68,19 @@ def test_rows_without_dates_are_parted_in_their_order(catalog):
     assert people == [[place // 2 != part for place in range(6)] for part in range(3)]
     alone = CrossFitted.fit(rows[:2], catalog, lambda _: TfidfEmbedder(WORDS), neighbours=40, kept=5)
     assert alone.terms(rows[:1])["popularity"].shape == (1, 5), "nobody else is there"
+
+
+def test_of_many_conversations_the_newest_vote_and_likes_are_those_of_all(catalog, monkeypatch):
+    rows = [row | {"user_id": f"u{place}"} for place, row in enumerate(_rows())]
+    newest = sorted(sorted(range(40), key=lambda place: rows[place]["date"])[-15:])
+    whole, few = (_evidence([rows[place] for place in own], catalog) for own in (range(40), newest))
+    monkeypatch.setattr(told, "MOST_CONVERSATIONS", 15)
+    bounded = _evidence(rows, catalog)
+    for kinds, expected in ((("neighbours", "encoder"), few), (("popularity", "recent", "item_knn"), whole)):
+        terms, own = bounded.terms(rows, kinds), expected.terms(rows, kinds)
+        for name in kinds:
+            np.testing.assert_allclose(_dense(terms[name]), _dense(own[name]), rtol=1e-5)
+    assert bounded.taught == few.taught
 
 
 def test_recent_likes_are_of_earlier_months_and_count_less_by_month(catalog):

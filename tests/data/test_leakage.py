@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from convrec.data import leakage
 from convrec.data.leakage import find_leaks
+from convrec.data.schemas import spooled
 from convrec.data.titles import fold
+from tests.rows import make_row
 
 WORDS = ["a", "film", "about", "the", "sea", "and", "two", "old", "friends", "who", "never", "meet", "again"]  # 13
 
@@ -24,8 +26,15 @@ def _rows(*requests, ids="c"):
     )
 
 
+def _find(train, held_out, *arguments, **options):
+    train, *others = (
+        spooled(make_row("") | row for row in rows.to_dict("records")) for rows in (train, *held_out.values())
+    )
+    return find_leaks(train, dict(zip(held_out, others, strict=True)), *arguments, **options)
+
+
 def _leaks(train, held_out, similarity=0.5, **options):
-    return find_leaks(_rows(*train, ids="t"), {"test": _rows(*held_out, ids="h")}, similarity, **options)
+    return _find(_rows(*train, ids="t"), {"test": _rows(*held_out, ids="h")}, similarity, **options)
 
 
 NEAR, SAME = "nearly the same prompt as a row of the test split", "same prompt as a row of the test split"
@@ -36,7 +45,7 @@ def test_each_reason_and_their_order():
     train = _rows(text, text, f"{text.upper()} ", f"{text}!", "something else altogether, please, thanks", ids="t")
     train["conversation_id"] = ["test-0", "mine", "mine", "mine", "validation-0"]
     held_out = {"validation": _rows("no", text, ids="validation"), "test": _rows("yes", text, ids="test")}
-    assert find_leaks(train, held_out, 0.9) == [
+    assert _find(train, held_out, 0.9) == [
         "conversation of the test split",
         "same prompt as a row of the validation split",
         "same prompt as a row of the validation split",  # without case and spacing
@@ -67,7 +76,7 @@ def test_short_texts_are_like_the_very_same_words_only():
     assert _leaks(train, ["hi", "?"], 0.01) == [SAME, NEAR, None, None, NEAR, None]
     empty = pd.DataFrame({"conversation_id": ["x"], "prompt_id": ["x"], "messages": [[{"role": "?", "content": "!"}]]})
     other = empty.assign(conversation_id="y", prompt_id="y", messages=[[{"role": "?", "content": "!!"}]])
-    assert find_leaks(empty, {"test": other}, 0.01) == [None]
+    assert _find(empty, {"test": other}, 0.01) == [None]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,7 @@ def test_texts_without_spaces_are_compared_by_their_characters(text, other):
 
 def test_an_empty_conversation_id_names_none():
     train, held_out = (_rows(text, ids=text).assign(conversation_id="") for text in ("one", "two"))
-    assert find_leaks(train, {"test": held_out}, 0.5) == [None]
+    assert _find(train, {"test": held_out}, 0.5) == [None]
 
 
 def test_a_template_need_not_count():
@@ -98,9 +107,9 @@ def test_a_template_need_not_count():
 
 def test_nothing_on_one_side():
     assert _leaks(["some words to begin with, and some more"], ["!"]) == [None]
-    assert find_leaks(_rows("a"), {}, 0.5) == [None]
-    assert find_leaks(_rows("a").iloc[:0], {"test": _rows("a")}, 0.5) == []
-    assert find_leaks(_rows("a"), {"test": _rows("a").iloc[:0]}, 0.5) == [None]
+    assert _find(_rows("a"), {}, 0.5) == [None]
+    assert _find(_rows("a").iloc[:0], {"test": _rows("a")}, 0.5) == []
+    assert _find(_rows("a"), {"test": _rows("a").iloc[:0]}, 0.5) == [None]
 
 
 def _grams(text):
@@ -152,8 +161,8 @@ def test_the_same_as_sets_pair_by_pair_in_any_order(seed, similarity):
     held_out = {name: _random_rows(rng, rng.integers(0, 12), name) for name in ("validation", "test")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leakage, "_SLICE", 7)  # so few texts are hashed at a time
-        reasons = find_leaks(train, held_out, similarity)
+        reasons = _find(train, held_out, similarity)
     assert reasons == _oracle(train, held_out, similarity)
     order = rng.permutation(len(train))
     turned = {name: rows[::-1] for name, rows in held_out.items()}
-    assert find_leaks(train.iloc[order], turned, similarity) == [reasons[place] for place in order]
+    assert _find(train.iloc[order], turned, similarity) == [reasons[place] for place in order]

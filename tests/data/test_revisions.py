@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 
-import pandas as pd
 import pytest
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.revisions import diff, load_version
-from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.schemas import spooled, write_catalog, write_conversations
 from convrec.project.errors import InputError
 from convrec.project.text import WIDTH
 from tests.rows import make_row
@@ -26,7 +25,7 @@ def _write(folder, items=(HEAT,), **splits):
     folder.mkdir(parents=True, exist_ok=True)
     write_catalog(Catalog(items), folder / "catalog.parquet")
     for name, rows in (splits or {"train": [_talk("a")]}).items():
-        write_conversations(conform(pd.DataFrame(rows)), folder / f"{name}.parquet")
+        write_conversations(spooled(rows), folder / f"{name}.parquet")
     (folder / "world.parquet").write_bytes(b"not compared")
 
 

@@ -169,7 +169,7 @@ def test_disliked_items_are_seen_and_the_line_of_an_id_is_that_item_alone(quaran
     (row,) = usable_rows([("f:1", raw | {"user_id": "anonymous"})], GAMES, quarantine)
     assert row["user_id"] == "", "nobody, not one person"
     for name, wrong in (("user_id", [1]), ("disliked_titles", "Go")):
-        assert usable_rows([("f:1", raw | {name: wrong})], GAMES, quarantine) == []
+        assert not [*usable_rows([("f:1", raw | {name: wrong})], GAMES, quarantine)]
 
 
 def test_one_bad_item_of_several_goes_to_the_quarantine_alone(quarantine):
@@ -200,7 +200,7 @@ def test_one_bad_item_of_several_goes_to_the_quarantine_alone(quarantine):
 )
 def test_a_row_that_cannot_be_used_is_kept_aside_with_its_reason(change, reason, quarantine):
     good = {"messages": ASK, "groundtruth": ["Hive"]}
-    assert len(usable_rows([("f:1", good | change), ("f:2", good)], GAMES, quarantine)) == 1
+    assert len([*usable_rows([("f:1", good | change), ("f:2", good)], GAMES, quarantine)]) == 1
     rows = [row for row in quarantine.rows if row["source"] == "conversations"]
     assert [(row["row"], row["reason"]) for row in rows] == [("f:1", reason)]
     assert quarantine.num_read["conversations"] == 2
@@ -227,7 +227,7 @@ FIELDS = {
 @given(st.lists(st.fixed_dictionaries({}, optional=FIELDS), max_size=4))
 def test_any_row_is_either_used_or_kept_aside(raw):
     quarantine = Quarantine()
-    rows = usable_rows([(str(number), row) for number, row in enumerate(raw)], GAMES, quarantine)
+    rows = [*usable_rows([(str(number), row) for number, row in enumerate(raw)], GAMES, quarantine)]
     aside = [row["row"] for row in quarantine.rows if row["source"] == "conversations"]
     assert len(rows) + len(set(aside)) == len(rows) + len(aside) == len(raw) == quarantine.num_read["conversations"]
     for row in rows:

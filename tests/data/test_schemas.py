@@ -2,17 +2,18 @@
 
 import random
 
-import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.row_files import GROUP
 from convrec.data.schemas import (
     CATALOG_TYPES,
     CONVERSATION_TYPES,
     OPTIONAL,
+    SOURCE_TYPES,
     conform,
+    spooled,
     write_catalog,
     write_conversations,
 )
@@ -29,12 +30,10 @@ ROW = {
 
 def test_rows_get_the_canonical_columns_and_types():
     extra = [ROW | {"more": 1}, ROW | {"more": 2, "date": "", "seen_titles": [], "disliked_titles": []}]
-    frame = conform(pd.DataFrame(extra, index=[5, 9])[["more", *reversed(ROW)]])
-    assert frame.columns.tolist() == CONVERSATION_TYPES.names
-    assert [frame[name].dtype for name in frame] == [pd.ArrowDtype(kind) for kind in CONVERSATION_TYPES.types]
-    assert frame.to_dict("records") == [ROW, ROW | {"date": "", "seen_titles": [], "disliked_titles": []}]
-    assert frame.index.tolist() == [0, 1]
-    pd.testing.assert_frame_equal(conform(frame), frame)
+    table = conform([dict(reversed(row.items())) for row in extra])
+    assert table.schema == SOURCE_TYPES and SOURCE_TYPES.names == [*CONVERSATION_TYPES.names, "split"]
+    expected = [ROW, ROW | {"date": "", "seen_titles": [], "disliked_titles": []}]
+    assert table.drop("split").to_pylist() == expected and conform(table.to_pylist()) == table
 
 
 OF_OTHER_TYPES = {"conversation_id": 3, "messages": [5], "groundtruth": [{"title": "Heat", "year": "x"}]}
@@ -44,34 +43,30 @@ OF_OTHER_TYPES |= {"seen_titles": "Dune"}
 @pytest.mark.parametrize(("column", "value"), OF_OTHER_TYPES.items())
 def test_a_column_of_another_type_is_named(column, value):
     with pytest.raises(InputError, match=f"conversations: not in the canonical form .*{column}.*docs/data"):
-        conform(pd.DataFrame([ROW | {column: value}]))
+        conform([ROW | {column: value}])
 
 
 def test_rows_without_an_optional_column_get_its_default():
-    rows = conform(pd.DataFrame([ROW, ROW], index=[3, 3]).drop(columns=list(OPTIONAL)))
-    assert rows.to_dict("records") == [ROW | {"user_id": "", "disliked_titles": [], "repeatable_titles": []}] * 2
+    row = {name: value for name, value in ROW.items() if name not in OPTIONAL}
+    assert conform([row, row]).to_pylist() == [{**row, **OPTIONAL}] * 2
 
 
 @pytest.mark.parametrize("column", sorted(set(ROW) - set(OPTIONAL)))
 def test_a_missing_column_is_named(column):
     with pytest.raises(InputError, match=column):
-        conform(pd.DataFrame([ROW]).drop(columns=column))
+        conform([{name: value for name, value in ROW.items() if name != column}])
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
     rows = [
         ROW | {"prompt_id": f"p{number}", "date": random.Random(number).choice(["", "2022-01-01"])}
-        for number in range(50)
+        for number in range(GROUP + 50)
     ]
-    forms = [
-        conform(pd.DataFrame(rows)),
-        conform(pd.DataFrame(rows, index=range(50, 0, -1))),
-        conform(pd.DataFrame(pa.Table.from_pylist(rows, CONVERSATION_TYPES).to_pandas(types_mapper=pd.ArrowDtype))),
-        conform(pd.DataFrame(rows + rows))[:50],
-    ]
+    forms = [spooled(rows), spooled(row | {"split": "train"} for row in rows), spooled(rows + rows)[: len(rows)]]
+    forms += [spooled(rows[:70]) + spooled(rows[70:]), spooled(rows[::-1])[::-1]]
     files = []
-    for number, frame in enumerate(forms):
-        write_conversations(frame, tmp_path / f"{number}.parquet")
+    for number, form in enumerate(forms):
+        write_conversations(form, tmp_path / f"{number}.parquet")
         files.append((tmp_path / f"{number}.parquet").read_bytes())
     assert len(set(files)) == 1
     table = pq.read_table(tmp_path / "0.parquet")

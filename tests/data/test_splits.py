@@ -50,7 +50,7 @@ def test_months_are_split_as_by_their_text(months):
     chosen = {"train": texts < months[0], "validation": texts == months[0], "test": texts == months[1]}
     assert list(splits) == list(chosen)
     for name, mask in chosen.items():
-        pd.testing.assert_frame_equal(splits[name], rows[mask].reset_index(drop=True))
+        pd.testing.assert_frame_equal(splits[name], rows[mask])
 
 
 def test_both_ends_of_a_span_are_in_it_and_other_days_are_in_no_split():

@@ -1,12 +1,12 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from convrec.data.catalog import Catalog, Item
+from convrec.data.schemas import spooled
 from convrec.data.statistics import describe, gini, popularity_curve
 from tests.rows import make_row
 
@@ -33,11 +33,11 @@ def splits():
         "validation": [_row("s", "2022-03-01", [1], [UP, HEAT, NONE])],
         "test": [_row("t", "2022-04-01", [1], [NONE])],
     }
-    return {name: pd.DataFrame(split) for name, split in rows.items()}
+    return {name: spooled(split) for name, split in rows.items()}
 
 
 def test_words_of_scripts_without_spaces_are_their_characters():
-    rows = pd.DataFrame([_row("p", "", [1], []) | {"messages": [{"role": "user", "content": "hi 花样年华!"}]}])
+    rows = spooled([_row("p", "", [1], []) | {"messages": [{"role": "user", "content": "hi 花样年华!"}]}])
     metrics, _ = describe({"train": rows}, Catalog([Item("Heat", 1995)]))
     assert metrics["quantiles"]["words"]["train"]["max"] == 7  # "User:", "hi", "!" and four characters
 
@@ -107,7 +107,7 @@ def test_the_curve_is_the_share_of_the_most_liked(counts):
 def test_the_share_of_the_top_is_of_many_items():
     catalog = Catalog([Item(f"Film {number}", 2000) for number in range(200)])
     truths = [(f"Film {number}", 2000) for number in (0, 0, 0, 1, 1, *range(2, 25))]
-    rows = pd.DataFrame([_row("p", "", [1], truths)])
+    rows = spooled([_row("p", "", [1], truths)])
     popularity = describe({"train": rows}, catalog)[0]["popularity"]
     assert popularity["top_1_percent"] == 5 / 28
     assert popularity["top_10_percent"] == (5 + 18) / 28

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pandas as pd
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.conversations import STEP_COLUMNS, write_rows
+from convrec.data.conversations import STEP_COLUMNS, read_rows, write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
@@ -87,7 +87,7 @@ def write_inputs(paths, params, dated, systems, without, chosen):
     quarantine.add("catalog", 3, "year is no number", "Untitled")
     quarantine.write(paths.quarantine)
     counts = {name: {"rows": 3, "prompts": 2} for name in ("train", "validation", "test")}
-    statistics, _ = describe(splits, CATALOG)
+    statistics, _ = describe({name: read_rows(paths.split(name)) for name in splits}, CATALOG)
     shares = {"catalog": 0.0625, "rows": 0.0}
     problems = {"outside_catalog": 7, "seen_truth": 0, "duplicate_rows": 0, "leaks": 0}
     data = {"catalog": len(CATALOG), "quarantined_share": shares, "problems": problems, **counts}

@@ -1,7 +1,6 @@
 from contextlib import nullcontext
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from tokenizers import normalizers
 
 from convrec.data.catalog import Catalog, Item
 from convrec.data.parsing import format_list, parse_list
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.constraint import ConstraintState
@@ -104,8 +104,7 @@ def test_compatible_titles_suit_a_tokenizer_that_writes_nothing_else():
     with pytest.raises(InputError, match=r"catalog item 'Alien³ \(1992\)', .*; set data.title_form = NFKC"):
         catalog_trie(films, tokenizer)
     rows = [make_row("p", [("Alien³", 1992)], seen_titles=["8½ (1963)", "Up"], disliked_titles=["8½ (1963)"])]
-    source = Source(films, pd.DataFrame(rows)).compatible()
-    catalog, (row,) = source.catalog, source.rows.to_dict("records")
+    catalog, (row,), _ = Source(films, spooled(rows)).compatible()
     assert [str(item) for item in catalog.items] == ["Alien3 (1992)", "81⁄2 (1963)", "Heat (1995)", "Up (2009)"]
     assert catalog.items[3] is films.items[3] and catalog.find("Alien³", 1992) == 0
     assert catalog.indices_of_titles(row["seen_titles"]) == {1, 3} and row["disliked_titles"] == ["81⁄2 (1963)"]

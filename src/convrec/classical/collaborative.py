@@ -3,34 +3,20 @@
 Scores are of a prompt's items: those that its conversation names, liked and disliked told apart where the source knows.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
+from convrec.classical.told import Told, item_matrix, named_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, month_of, named_titles, person_key, truth_items
+from convrec.data.conversations import Row
 from convrec.project.machine import usable_cores
 
-Cells = list[tuple[int, int]]
 _CELLS = 4_000_000  # maximum number of similarities in memory, 4 bytes each
-
-
-def _matrix(cells: Cells, num_rows: int, num_items: int) -> sparse.csr_array:
-    """Return the binary matrix with ones in the cells, each counted once."""
-    rows, columns = np.array(sorted(set(cells)), dtype=np.int64).reshape(-1, 2).T
-    return sparse.csr_array((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=(num_rows, num_items))
-
-
-def named_items(row: Row, catalog: Catalog) -> tuple[set[int], set[int]]:
-    """Return the catalog items that a row's conversation names as liked, and as disliked.
-
-    Those that are not among the `disliked_titles` count as liked.
-    """
-    disliked = catalog.indices_of_titles(row.get("disliked_titles") or ())
-    return catalog.indices_of_titles(named_titles(row)) - disliked, disliked
 
 
 class Named(NamedTuple):
@@ -42,13 +28,9 @@ class Named(NamedTuple):
     @classmethod
     def of(cls, prompts: Sequence[Row], catalog: Catalog) -> "Named":
         """Return what the prompts name (see `named_items`)."""
-        liked: Cells = []
-        disliked: Cells = []
-        for place, row in enumerate(prompts):
-            ours, others = named_items(row, catalog)
-            liked += [(place, index) for index in ours]
-            disliked += [(place, index) for index in others]
-        return cls(*(_matrix(cells, len(prompts), len(catalog)) for cells in (liked, disliked)))
+        size, named = len(catalog), (named_items(row, catalog) for row in prompts)
+        both = item_matrix(([*liked, *(size + item for item in disliked)] for liked, disliked in named), 2 * size)
+        return cls(both[:, :size], both[:, size:])
 
     @property
     def both(self) -> sparse.csr_array:
@@ -69,25 +51,27 @@ class Named(NamedTuple):
 class Likes(NamedTuple):
     """Who liked what in the rows: a person (`person_key`) a row of the matrix.
 
-    `months` has the first month in which each like, an entry of the matrix, was told.
-    Shape: matrix (people, C), binary, canonical; months (likes,).
+    `months` has the first month in which each like, an entry of the matrix, was told (see `month_number`).
+    Shape: matrix (people, C), binary, canonical; people (people,); months (likes,).
     """
 
     matrix: sparse.csr_array
-    people: dict[int, int]
+    people: np.ndarray
     months: np.ndarray
 
     @classmethod
-    def of(cls, rows: Iterable[Row], catalog: Catalog) -> "Likes":
+    def of(cls, rows: Sequence[Row] | Told, catalog: Catalog) -> "Likes":
         """Return each person's likes: the ground truth of their rows and what those name as liked."""
-        people: dict[int, int] = {}
-        first: dict[tuple[int, int], str] = {}
-        for row in rows:
-            place, month = people.setdefault(person_key(row), len(people)), month_of(row)
-            for index in {*truth_items(row, catalog), *named_items(row, catalog)[0]}:
-                first[place, index] = min(month, first.get((place, index), month))
-        months = np.array([first[cell] for cell in sorted(first)], dtype=str)
-        return cls(_matrix(list(first), len(people), len(catalog)), people, months)
+        told = Told.of(rows, catalog)
+        persons, people = pd.factorize(told.people)
+        cells = (told.liked + told.named).tocoo()
+        numbers = persons[cells.coords[0]].astype(np.int64) * len(catalog) + cells.coords[1]
+        order = np.lexsort((told.months[cells.coords[0]], numbers))
+        likes, first = np.unique(numbers[order], return_index=True)
+        starts = np.searchsorted(likes, np.arange(len(people) + 1) * len(catalog)).astype(np.int32)
+        items = (likes % len(catalog)).astype(np.int32)
+        matrix = sparse.csr_array((np.ones(len(likes), np.float32), items, starts), shape=(len(people), len(catalog)))
+        return cls(matrix, people, told.months[cells.coords[0][order[first]]])
 
 
 class ItemKnn:

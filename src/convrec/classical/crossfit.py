@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from convrec.classical.evidence import EVIDENCE, Evidence
 from convrec.classical.scores import Blocks, Scattered
-from convrec.data.conversations import Row, date_of, person_key
+from convrec.classical.told import Told
+from convrec.data.catalog import Catalog
+from convrec.data.conversations import Row, person_key
+from convrec.data.row_files import chosen_rows
 
 _PARTS = 3  # of the training people, each of which is scored by the evidence of the others
 
@@ -23,23 +27,20 @@ class CrossFitted(NamedTuple):
     others: list[Evidence]
 
     @classmethod
-    def fit(cls, train: Sequence[Row], *arguments: Any, **options: Any) -> "CrossFitted":
+    def fit(cls, train: Sequence[Row] | Told, catalog: Catalog, *arguments: Any, **options: Any) -> "CrossFitted":
         """Return the evidence of the parts' other people; the arguments are those of `Evidence.fit`."""
-        keys = [person_key(row) for row in train]
-        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
-        is_dated = all(map(date_of, train))
-        part = [key % _PARTS if is_dated else places[key] * _PARTS // len(places) for key in keys]
-        others = ([row for row, own in zip(train, part, strict=True) if own != number] for number in range(_PARTS))
-        return cls([Evidence.fit(rows or train, *arguments, **options) for rows in others])  # or nobody else is there
+        told = Told.of(train, catalog)
+        places, people = pd.factorize(told.people)
+        part = told.people % _PARTS if told.months.all() else places * _PARTS // len(people)
+        others = (told.part(part != number) if (part != number).any() else told for number in range(_PARTS))
+        return cls([Evidence.fit(own, catalog, *arguments, **options) for own in others])  # or nobody else is there
 
     def terms(self, prompts: Sequence[Row], kinds: Sequence[str] = EVIDENCE) -> dict[str, Blocks]:
         """Return `Evidence.terms` of each prompt by those who are not in its person's part."""
-        people = [person_key(row) for row in prompts]
-        part = np.array(
-            [next((n for n, own in enumerate(self.others) if key not in own.likes.people), 0) for key in people]
-        )
+        people = np.array([person_key(row) for row in prompts], dtype=np.int64)
+        part = np.array([~np.isin(people, own.likes.people) for own in self.others]).argmax(axis=0)  # the first without
         rows = [np.flatnonzero(part == number) for number in range(len(self.others))]
-        found = [own.terms([prompts[row] for row in of], kinds) for own, of in zip(self.others, rows, strict=True)]
+        found = [own.terms(chosen_rows(prompts, of), kinds) for own, of in zip(self.others, rows, strict=True)]
         return {kind: Scattered([own[kind] for own in found], rows) for kind in kinds}
 
     def save(self, folder: Path) -> None:

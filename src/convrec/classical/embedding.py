@@ -1,13 +1,14 @@
 """Text embedders: rows of unit length, so that a product of two is their cosine."""
 
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import regex  # its words have marks, as those of Hindi do
 from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.utils import murmurhash3_32
 
 from convrec.classical.scores import Matrix
@@ -65,35 +66,48 @@ class TfidfEmbedder:
     """
 
     _fitted: tuple[Sequence[str] | None, Any] = None, None  # texts and their vectors, until they are first asked for
+    _known: Any = None  # the hashes of its terms, ascending
 
     def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
         self._terms = _terms if word_ngrams == 2 else _single_terms
-        self._vectorizer = self._make()
-        self._fitted = texts, self._vectorizer.fit_transform(texts)
+        self._weights = TfidfTransformer(sublinear_tf=True)
+        self._fitted = texts, self._weights.fit_transform(self._counts(texts))
 
-    def _make(self, **options: Any) -> TfidfVectorizer:
-        analyzer = self._terms if self._has_words else _every_term
-        return TfidfVectorizer(analyzer=analyzer, sublinear_tf=True, dtype=np.float32, **options)
+    def _counts(self, texts: Sequence[str]) -> sparse.csr_matrix:
+        """Return how often texts have each known term; those of the first texts are known."""
+        said, ends = array("I"), array("q", [0])
+        for text in texts:
+            said.extend(self._terms(text) if self._has_words else _every_term(text))
+            ends.append(len(said))
+        terms = np.array(said, dtype=np.uint32)
+        self._known = np.unique(terms) if self._known is None else self._known
+        columns = np.searchsorted(self._known, terms)
+        is_known = self._known[np.minimum(columns, len(self._known) - 1)] == terms
+        starts = np.append(0, np.cumsum(is_known))[np.array(ends)]
+        cells = np.ones(starts[-1], dtype=np.float32), columns[is_known].astype(np.int32), starts
+        counts = sparse.csr_matrix(cells, shape=(len(texts), len(self._known)))
+        counts.sum_duplicates()
+        return counts
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return what `of_arrays` makes the embedder of: the hashes of its D terms, and numbers of each."""
-        has_words = np.array([self._has_words])
-        terms = sorted(self._vectorizer.vocabulary_, key=self._vectorizer.vocabulary_.__getitem__)
-        return {"terms": np.array(terms, dtype=np.uint32), "idf": self._vectorizer.idf_, "has_words": has_words}
+        return {"terms": self._known, "idf": self._weights.idf_, "has_words": np.array([self._has_words])}
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
-        """Return the embedder that `arrays` describes."""
+        """Return the embedder that `arrays` describes. Raises `ValueError` for arrays of different lengths."""
         embedder = cls.__new__(cls)
         embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
-        embedder._vectorizer = embedder._make(vocabulary={term: i for i, term in enumerate(arrays["terms"].tolist())})
-        embedder._vectorizer.idf_ = arrays["idf"]
+        embedder._known, embedder._weights = arrays["terms"], TfidfTransformer(sublinear_tf=True)
+        embedder._weights.idf_ = arrays["idf"]
+        if len(arrays["idf"]) != len(arrays["terms"]) or (arrays["terms"][1:] <= arrays["terms"][:-1]).any():
+            raise ValueError(f"idf length = {len(arrays['idf'])}, not that of ascending terms")
         return embedder
 
     def embed_items(self, texts: Sequence[str]) -> sparse.csr_array:
         (fitted, vectors), self._fitted = self._fitted, (None, None)
-        return sparse.csr_array(vectors if texts is fitted else self._vectorizer.transform(texts))
+        return sparse.csr_array(vectors if texts is fitted else self._weights.transform(self._counts(texts)))
 
     def embed_conversations(self, texts: Sequence[str]) -> sparse.csr_array:
         return self.embed_items(texts)

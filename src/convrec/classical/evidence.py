@@ -22,10 +22,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
 
-from convrec.classical.collaborative import ItemKnn, Likes, Named, named_items
+from convrec.classical.collaborative import ItemKnn, Likes, Named
 from convrec.classical.embedding import Embedder, TfidfEmbedder
 from convrec.classical.encoder import Encoder, item_vectors
-from convrec.classical.neighbours import Neighbours, distinct_conversations, product
+from convrec.classical.neighbours import Neighbours, product
 from convrec.classical.scores import BLOCK, Matrix, Scores, largest, row_blocks, sparse_scores
 from convrec.classical.stored import (
     LARGEST,
@@ -38,9 +38,11 @@ from convrec.classical.stored import (
     matrix_of,
     moved,
 )
+from convrec.classical.told import Told, month_number, named_items
 from convrec.data.catalog import Catalog, short_values
 from convrec.data.catalog_requests import catalog_requests
 from convrec.data.conversations import Row, month_of, transcript
+from convrec.data.row_files import chosen_rows
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wish_reader import is_rare
 from convrec.data.wishes import Wish
@@ -119,7 +121,7 @@ class Evidence:
     @classmethod
     def fit(
         cls,
-        train: Sequence[Row],
+        train: Sequence[Row] | Told,
         catalog: Catalog,
         embedder: Callable[[Sequence[str]], Embedder],
         *,
@@ -127,14 +129,19 @@ class Evidence:
         kept: int = KEPT,
         device: str = "cpu",
     ) -> "Evidence":
-        """Return the evidence of these rows; `embedder` makes an embedder from their conversations."""
-        voters, likes = Neighbours.fit(train, catalog, embedder), Likes.of(train, catalog)
+        """Return the evidence of these rows; `embedder` makes an embedder from their conversations.
+
+        Of more than `told.MOST_CONVERSATIONS`, only the newest vote and teach; likes are those of all.
+        """
+        told = Told.of(train, catalog)
+        recent, likes = told.recent(), Likes.of(told, catalog)
+        voters = Neighbours.fit(recent, catalog, embedder)
         voters = replace(voters, vectors=as_saved(voters.vectors))
         found = cls(
-            catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, _taught(train, catalog), device
+            catalog, voters, likes, Encoder.empty(len(catalog)), neighbours, kept, _taught(recent, catalog), device
         )
         words, liked = _with_requests(voters, catalog)
-        named = Named.of(distinct_conversations(train), catalog).both
+        named = Named.of(chosen_rows(recent.rows, recent.distinct()[0]), catalog).both
         named.resize(liked.shape[0], named.shape[1])  # requests name none
         is_tfidf = isinstance(voters.embedder, TfidfEmbedder)
         vectors = catalog.once(_tfidf_item_vectors) if is_tfidf else item_vectors(found._texts[1].T)
@@ -154,8 +161,8 @@ class Evidence:
             "voters": voters.people,
             **{f"encoder.{name}": values for name, values in self.encoder.arrays().items()},
             **csr_arrays("likes", likes.matrix),
-            "people": np.array(list(likes.people), dtype=np.int64),
-            "liked_in": compact(_places(likes.months)),
+            "people": likes.people,
+            "liked_in": compact(likes.months),
         }
         settings = {"number": self.number, "kept": self.kept, "taught": sorted(self.taught)}
         save_file(arrays, path, {"settings": json.dumps(settings)})
@@ -178,8 +185,7 @@ class Evidence:
             vectors = arrays["vectors"].astype(np.float32) if "vectors" in arrays else matrix_of(arrays, "vectors")
             _check_sizes(arrays, vectors, liked, matrix)
             encoder = Encoder.of_arrays({name: arrays[f"encoder.{name}"] for name in get_type_hints(Encoder)})
-            people = {person: place for place, person in enumerate(arrays["people"].tolist())}
-            months = _months(arrays["liked_in"])
+            people, months = arrays["people"].astype(np.int64), arrays["liked_in"].astype(np.int32)
             made: Embedder | None = TfidfEmbedder.of_arrays(arrays) if "terms" in arrays else None
         if made is None and embedder is None:
             raise InputError(f"{path}: it needs the sentence-transformers model of demonstrations.embedder")
@@ -253,15 +259,10 @@ class Evidence:
     def _item_knn(self) -> ItemKnn:
         return ItemKnn(self.likes.matrix)
 
-    @cached_property
-    def _told(self) -> np.ndarray:
-        """The months of the likes as numbers that rise by 1 from each to the next, 0 for none. Shape: (likes,)."""
-        return _places(self.likes.months)
-
     def _recent(self, prompts: Sequence[Row]) -> Scores:
-        likes, told = self.likes.matrix, self._told
+        likes, told = self.likes.matrix, self.likes.months
         after = told.max(initial=0) + 1  # the month of a later prompt, and of one without a date
-        asked = _places(np.array([month_of(row) for row in prompts], dtype=str))
+        asked = np.array([month_number(month_of(row)) for row in prompts], dtype=np.int32)
         months, of_month = np.unique(np.where((asked > 0) & (asked < after), asked, after), return_inverse=True)
         for month in set(months.tolist()) - set(self._recents):
             weights = np.where((told > 0) & (told < month), _DECAY ** np.maximum(month - told - 1.0, 0), 0)
@@ -347,13 +348,13 @@ class Evidence:
         return {kind: (own.tocsr() if sparse.issparse(own) else own, items) for kind, (own, items) in queries.items()}
 
 
-def _taught(train: Sequence[Row], catalog: Catalog) -> frozenset[str]:
+def _taught(told: Told, catalog: Catalog) -> frozenset[str]:
     """Return the texts of the wishes that enough conversations of training prefer."""
-    said = Counter(
-        text
-        for row in distinct_conversations(train)
-        for text in {wish.text for wish in wishes_of(row, catalog) if _is_preferred(wish)}
-    )
+    first, preferred = told.distinct()[0], told.preferred
+    unread = first[[key not in preferred for key in told.conversations[first].tolist()]]
+    for key, row in zip(told.conversations[unread].tolist(), chosen_rows(told.rows, unread), strict=True):
+        preferred[key] = tuple({wish.text for wish in wishes_of(row, catalog) if _is_preferred(wish)})
+    said = Counter(text for key in told.conversations[first].tolist() for text in preferred[key])
     return frozenset(text for text, number in said.items() if number >= _TAUGHT)
 
 
@@ -409,7 +410,7 @@ def _field_vectors(catalog: Catalog) -> sparse.csr_array:
 
 def _check_sizes(arrays: Mapping[str, np.ndarray], vectors: Any, liked: Any, matrix: Any) -> None:
     """Raise `ValueError` where one part is of other conversations, people, likes or items than another."""
-    people, (conversations, items) = len(set(arrays["people"].tolist())), liked.shape
+    people, (conversations, items) = len(np.unique(arrays["people"])), liked.shape
     sizes = {"items": items, "voters": conversations, "liked_in": matrix.nnz, "people": people}
     shapes: dict[str, tuple[Any, Any]] = {name: (arrays[name].shape, (size,)) for name, size in sizes.items()}
     shapes |= {"likes": (matrix.shape, (people, items)), "vectors": (vectors.shape[1:], (conversations,))}
@@ -434,14 +435,3 @@ def _keys(catalog: Catalog) -> np.ndarray:
     lines = (str(item).encode() for item in catalog.items)
     digests = b"".join(hashlib.blake2b(line, digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype=np.int64)
-
-
-def _places(months: np.ndarray) -> np.ndarray:
-    """Return months, as in 2022-03, as numbers that rise by 1 from each to the next; 0 is none."""
-    return np.array([int(month[:4]) * 12 + int(month[5:]) if month else 0 for month in months.tolist()], dtype=np.int32)
-
-
-def _months(places: np.ndarray) -> np.ndarray:
-    """Return the months of `_places`."""
-    texts = (f"{(place - 1) // 12:04}-{(place - 1) % 12 + 1:02}" if place else "" for place in places.tolist())
-    return np.array(list(texts), dtype=str)

@@ -115,7 +115,7 @@ class Guidance:
         Both kinds of evidence were made of `train`. Lists of `list_length` items keep the wishes (see `closed_items`).
         """
         catalog = evidence.catalog
-        prompts = distinct_prompts(train, min(_FITTED, max(1, _CELLS // len(catalog))))
+        prompts = list(distinct_prompts(train, min(_FITTED, max(1, _CELLS // len(catalog)))))
         weights, net = fit_gate(
             parts.terms(prompts),
             count_positives(train, prompts, catalog),

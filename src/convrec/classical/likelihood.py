@@ -10,6 +10,7 @@ from scipy import sparse
 from convrec.classical.scores import flat_entries
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truth_items
+from convrec.data.row_files import chosen_rows, column_of
 from convrec.data.row_wishes import wishes_of
 from convrec.data.wishes import apply
 
@@ -17,12 +18,8 @@ from convrec.data.wishes import apply
 def count_positives(rows: Sequence[Row], prompts: Sequence[Row], catalog: Catalog) -> sparse.csr_array:
     """Return how often each item is ground truth of each prompt, over all its rows. Shape: (prompts, C)."""
     position = {row["prompt_id"]: index for index, row in enumerate(prompts)}
-    pairs = [
-        (position[row["prompt_id"]], index)
-        for row in rows
-        if row["prompt_id"] in position
-        for index in truth_items(row, catalog)
-    ]
+    own = chosen_rows(rows, column_of(rows, "prompt_id").isin([*position]).to_numpy(bool))
+    pairs = [(position[row["prompt_id"]], index) for row in own for index in truth_items(row, catalog)]
     at = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     counts = np.ones(len(pairs), dtype=np.float32)
     return sparse.csr_array((counts, (at[0], at[1])), shape=(len(prompts), len(catalog)))  # equal places are summed

@@ -12,44 +12,16 @@ from scipy.special import bdtrc
 
 from convrec.classical.embedding import Embedder
 from convrec.classical.scores import Matrix
+from convrec.classical.told import Told, words_of
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, person_key, truth_items
+from convrec.data.conversations import Row
+from convrec.data.row_files import chosen_rows
 
 logger = logging.getLogger(__name__)
 
 _BLOCK = 256  # prompts per block, whose similarities to all training conversations are in memory
 _FEWEST_LIKERS = 3  # people that are counted aloud: fewer say too much about each of them
 _FALSE_DISCOVERIES = 0.05  # share of the items whose likers are told though as many would like them by chance
-
-
-def _words(row: Row) -> str:
-    """Return the text of a conversation without roles and without a system's message, which all conversations share."""
-    return "\n".join(message["content"] for message in row["messages"] if message["role"] != "system")
-
-
-class _Conversation(NamedTuple):
-    words: str
-    person: int
-
-
-def distinct_conversations(train: Sequence[Row]) -> list[Row]:
-    """Return the first row of each distinct conversation of a person, in order."""
-    found: dict[_Conversation, Row] = {}
-    for row in train:
-        found.setdefault(_Conversation(_words(row), person_key(row)), row)
-    return list(found.values())
-
-
-def _liked(train: Sequence[Row], catalog: Catalog) -> tuple[list[_Conversation], sparse.csr_array]:
-    """Return the distinct training conversations, and how often each liked an item (conversations, C)."""
-    places: dict[_Conversation, int] = {}
-    cells = []
-    for row in train:
-        place = places.setdefault(_Conversation(_words(row), person_key(row)), len(places))
-        cells += [(place, index) for index in truth_items(row, catalog)]
-    rows, columns = np.array(cells, dtype=np.int64).reshape(-1, 2).T
-    liked = sparse.csr_array((np.ones(len(cells)), (rows, columns)), shape=(len(places), len(catalog)))
-    return list(places), liked
 
 
 class Nearest(NamedTuple):
@@ -89,18 +61,27 @@ class Neighbours:
     people: np.ndarray  # (conversations,), int64, see `person_key`
 
     @classmethod
-    def fit(cls, train: Sequence[Row], catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]) -> "Neighbours":
-        """Return the neighbours of these rows; `embedder` makes an embedder from their conversations."""
-        conversations, liked = _liked(train, catalog)
-        texts, people = (list(part) for part in zip(*conversations, strict=True))
+    def fit(
+        cls, train: Sequence[Row] | Told, catalog: Catalog, embedder: Callable[[Sequence[str]], Embedder]
+    ) -> "Neighbours":
+        """Return the neighbours of these rows; `embedder` makes an embedder from their conversations.
+
+        Of more than `told.MOST_CONVERSATIONS`, only the newest vote.
+        """
+        told = Told.of(train, catalog).recent()
+        first, conversation = told.distinct()
+        texts = [words_of(row) for row in chosen_rows(told.rows, first)]
         fitted = embedder(texts)
         vectors: Any = fitted.embed_conversations(texts)
         vectors = vectors.T.tocsr() if sparse.issparse(vectors) else vectors.T
-        return cls(fitted, vectors, liked, np.array(people, dtype=np.int64))
+        cells = told.liked.tocoo()
+        places = conversation[cells.coords[0]], cells.coords[1]
+        liked = sparse.csr_array((cells.data.astype(np.float64), places), shape=(len(first), len(catalog)))
+        return cls(fitted, vectors, liked, told.people[first])
 
     def embed(self, prompts: Sequence[Row]) -> Matrix:
         """Return the vectors of prompts. Shape: (B, D)."""
-        return self.embedder.embed_conversations([_words(row) for row in prompts])
+        return self.embedder.embed_conversations([words_of(row) for row in prompts])
 
     def nearest(self, prompts: Sequence[Row], number: int) -> Nearest:
         """Return the nearest `number` training conversations of each prompt, all where there are fewer."""

@@ -10,6 +10,7 @@ a sequence, and sequences are cut at random places to the length of the prompts'
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from math import log
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -43,9 +44,9 @@ def history(row: Row, catalog: Catalog) -> list[int]:
 def histories(rows: Iterable[Row], catalog: Catalog) -> list[list[int]]:
     """Return what each person of the rows liked, in order of time: what the rows name, then their ground truth."""
     found: dict[int, list[int]] = {}
-    for row in sorted(rows, key=date_of):
-        person = person_key(row)
-        found[person] = _merged(found.get(person, []), [*history(row, catalog), *truth_items(row, catalog)])
+    told = [(date_of(row), person_key(row), [*history(row, catalog), *truth_items(row, catalog)]) for row in rows]
+    for _, person, items in sorted(told, key=itemgetter(0)):
+        found[person] = _merged(found.get(person, []), items)
     return list(found.values())
 
 

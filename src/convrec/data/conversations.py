@@ -4,15 +4,17 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
 from convrec.data.matching import Truth
+from convrec.data.row_files import GROUP, Row, Rows, chosen_rows, column_of, first_of_each
 from convrec.project.errors import InputError
 
 ROLES = {  # and other names for them in public data sets
@@ -22,9 +24,9 @@ ROLES = {  # and other names for them in public data sets
 }
 _CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (role, *others)}
 SPLITS = ("train", "validation", "test")
-# A canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists. It is
-# validated once, where the stage `data` reads it (`rows.usable_rows`).
-Row = dict[str, Any]
+# A row is a canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists.
+# It is validated once, where the stage `data` reads it (`rows.usable_rows`).
+Table = TypeVar("Table", Rows, pd.DataFrame)
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
 STEP_COLUMNS = {
     "teacher": "teacher",
@@ -45,12 +47,12 @@ def usable_role(value: object) -> str | None:
 def write_rows(rows: pd.DataFrame, path: Path) -> None:
     """Write rows as Parquet, creating the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows.to_parquet(path, index=False)
+    rows.to_parquet(path, index=False, row_group_size=GROUP)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a Parquet file as plain Python values."""
-    return pq.read_table(path).to_pylist()
+def read_rows(path: Path) -> Rows:
+    """Return the rows of a Parquet file as a lazy sequence of plain Python values."""
+    return Rows(pq.ParquetFile(path))
 
 
 def person_of(row: Row) -> str:
@@ -82,10 +84,16 @@ def month_of(row: Row) -> str:
     return date_of(row)[:7]
 
 
-def is_before(rows: Iterable[Row], others: Iterable[Row]) -> bool:
+def is_before(rows: Sequence[Row], others: Sequence[Row]) -> bool:
     """Return whether all rows are dated, and of earlier days than all of the others."""
-    dates = [date_of(row) for row in rows]
-    return min(dates, default="") > "" and max(dates) < min(map(date_of, others), default="")
+    (first, last), (first_other, _) = (date_span(own) for own in (rows, others))
+    return first > "" and last < first_other
+
+
+def date_span(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the first and the last date of rows, an empty text where one has none, or there is no row."""
+    dates = column_of(rows, "date")
+    return (dates.min(), dates.max()) if len(dates) else ("", "")
 
 
 def truths(row: Row) -> list[Truth]:
@@ -132,14 +140,11 @@ def prompt_of_text(text: str, instruction: str | None, list_length: int) -> list
     return [{"role": "user", "content": content}]
 
 
-def with_repeatable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return canonical rows whose seen titles, but the disliked ones, may be recommended again: `repeatable_titles`."""
-    columns = (rows[name].to_list() for name in ("seen_titles", "disliked_titles"))
-    repeatable = [[title for title in seen if title not in disliked] for seen, disliked in zip(*columns, strict=True)]
-    kind = rows["seen_titles"].dtype
-    return rows.assign(
-        seen_titles=rows["disliked_titles"], repeatable_titles=pd.Series(repeatable, index=rows.index, dtype=kind)
-    )
+def with_repeatable(row: Row) -> Row:
+    """Return a row whose seen titles, but the disliked ones, may be recommended again: `repeatable_titles`."""
+    disliked = row["disliked_titles"]
+    repeatable = [title for title in row["seen_titles"] if title not in disliked]
+    return row | {"seen_titles": disliked, "repeatable_titles": repeatable}
 
 
 def prompt_key(messages: list[dict[str, str]]) -> str:
@@ -147,41 +152,43 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
     return hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
 
 
-def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]:
+@overload
+def distinct_prompts(rows: Rows, limit: int | None = None) -> Rows: ...  # type: ignore[overload-overlap]
+@overload
+def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]: ...
+def distinct_prompts(rows: Any, limit: int | None = None) -> Any:
     """Return the first row of each prompt, in order; all answers to a prompt share one list.
 
     If there are more than `limit`, they are drawn by a hash, and nobody's second before all people's first: what few
     people like says little of the others.
     """
-    first: dict[str, Row] = {}
-    for row in rows:
-        first.setdefault(row["prompt_id"], row)
-    prompts = list(first.values())
+    every = rows if isinstance(rows, Sequence) else list(rows)
+    prompts = chosen_rows(every, first_of_each(column_of(every, "prompt_id")))
     if limit is None or limit >= len(prompts):
         return prompts
-    drawn = sorted(range(len(prompts)), key=lambda place: _hash(prompts[place]["prompt_id"]))
-    persons = pd.Series([person_of(prompts[place]) for place in drawn])
-    turns = persons.groupby(persons).cumcount().to_numpy()
-    return [prompts[place] for place in sorted(drawn[turn] for turn in turns.argsort(kind="stable")[:limit])]
+    users, conversations = (column_of(prompts, name) for name in ("user_id", "conversation_id"))
+    persons = pd.Series(pd.factorize(users.where(users != "", conversations))[0])
+    drawn = np.argsort([_hash(prompt) for prompt in column_of(prompts, "prompt_id")], kind="stable")
+    turns = persons[drawn].groupby(persons[drawn]).cumcount().to_numpy()
+    return chosen_rows(prompts, np.sort(drawn[turns.argsort(kind="stable")[:limit]]))
 
 
 def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[Row]]:
     """Return the rows of at most `limit` prompts of a file (None: all), and these prompts: see `distinct_prompts`."""
     rows = read_rows(path)
     prompts = distinct_prompts(rows, limit)
-    kept = {row["prompt_id"] for row in prompts}
-    return [row for row in rows if row["prompt_id"] in kept], prompts
+    return list(rows[rows["prompt_id"].isin(prompts["prompt_id"])]), list(prompts)
 
 
-def require_filled(splits: dict[str, pd.DataFrame], remedy: str) -> dict[str, pd.DataFrame]:
-    """Return the splits with fresh indices. Raises `InputError`, with the remedy, on an empty one."""
+def require_filled(splits: Mapping[str, Table], remedy: str) -> dict[str, Table]:
+    """Return the splits. Raises `InputError`, with the remedy, on an empty one."""
     for name, rows in splits.items():
-        if rows.empty:
+        if not len(rows):
             raise InputError(f"the {name} split is empty; {remedy}")
-    return {name: rows.reset_index(drop=True) for name, rows in splits.items()}
+    return dict(splits)
 
 
-def split_by_period(rows: pd.DataFrame, validation: Days, test: Days) -> dict[str, pd.DataFrame]:
+def split_by_period(rows: Table, validation: Days, test: Days) -> dict[str, Table]:
     """Return train (before the validation period), validation and test (their own periods).
 
     Later rows, and rows between the periods, are in no split. Raises `InputError` on an empty split.
@@ -196,18 +203,17 @@ def split_by_period(rows: pd.DataFrame, validation: Days, test: Days) -> dict[st
     return require_filled(splits, f"{present}: choose data.validation_period and data.test_period within")
 
 
-def split_by_person(rows: pd.DataFrame, held_out_share: float, seed: int) -> dict[str, pd.DataFrame]:
+def split_by_person(rows: Table, held_out_share: float, seed: int) -> dict[str, Table]:
     """Return splits in which every person lies whole in one split, drawn by a hash of seed and person.
 
     A person is a `user_id`, or a conversation without one. Validation and test have the share in the mean. A person
     keeps its split when others are added, so a refresh does not test on what an earlier model learned from. Raises
     `InputError` on an empty split.
     """
-    people = rows["user_id"].where(rows["user_id"] != "", rows["conversation_id"])
-    hashes = {name: hashlib.sha256(f"split {seed} {name}".encode()).digest() for name in people.unique()}
-    draws = {name: int.from_bytes(found[:6]) / 2**48 for name, found in hashes.items()}  # uniform in [0, 1)
-    bounds = {"test": held_out_share, "validation": 2 * held_out_share, "train": 1.0}
-    split_of = {name: next(split for split in bounds if draw < bounds[split]) for name, draw in draws.items()}
-    labels = people.map(split_of)
-    splits = {name: rows[labels == name] for name in SPLITS}
+    users = rows["user_id"]
+    numbers, people = pd.factorize(users.where(users != "", rows["conversation_id"]))
+    hashes = (hashlib.sha256(f"split {seed} {name}".encode()).digest() for name in people)
+    draws = np.array([int.from_bytes(found[:6]) / 2**48 for found in hashes])[numbers]  # uniform in [0, 1)
+    is_test, is_held_out = draws < held_out_share, draws < 2 * held_out_share
+    splits = {"train": rows[~is_held_out], "validation": rows[is_held_out & ~is_test], "test": rows[is_test]}
     return require_filled(splits, "raise data.held_out_share, or give more data")

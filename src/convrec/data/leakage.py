@@ -1,6 +1,7 @@
 """Leakage: training rows with the same conversation, prompt, or nearly the same prompt as a held-out row."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import polars as pl
 from scipy import sparse
 
 from convrec.data.conversations import transcript
+from convrec.data.row_files import Rows, first_of_each
 from convrec.data.titles import fold
 from convrec.data.unspaced import WORD
 
@@ -70,15 +72,23 @@ def _near(train: pl.DataFrame, held_out: pl.DataFrame, similarity: float) -> np.
     return np.unique(np.concatenate(near))
 
 
-def _prompt_texts(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the folded transcript of each distinct prompt, by its id."""
-    first = rows.drop_duplicates("prompt_id")
-    texts = (fold(transcript(messages)) for messages in first["messages"])
-    return dict(zip(first["prompt_id"], texts, strict=True))
+def _texts(rows: Rows) -> Iterator[str]:
+    return (fold(transcript(messages)) for (messages,) in rows.values("messages"))
+
+
+def _distinct(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the place of each distinct folded transcript, its hash, and the number of each row's transcript.
+
+    That of a row is that of the first row of its prompt. Shape: (texts,), (texts,), (rows,).
+    """
+    prompts, first = pd.factorize(rows["prompt_id"])[0], first_of_each(rows["prompt_id"])
+    hashes = np.fromiter(map(hash, _texts(rows[first])), np.int64, len(first))
+    numbers, distinct = pd.factorize(hashes)
+    return first[np.unique(numbers, return_index=True)[1]], distinct, numbers[prompts]
 
 
 def find_leaks(
-    train: pd.DataFrame, held_out: Mapping[str, pd.DataFrame], similarity: float, template_share: float = 1.0
+    train: Rows, held_out: Mapping[str, Rows], similarity: float, template_share: float = 1.0
 ) -> list[str | None]:
     """Return for each training row why it leaks a held-out split, or None. `held_out` maps the splits' names to rows.
 
@@ -88,24 +98,41 @@ def find_leaks(
     prompts are compared, exactly.
 
     Shingles that more than `template_share` of the distinct training prompts hold, an instruction before every request,
-    are not counted as similarity; at 1.0 all are.
+    are not counted as similarity; at 1.0 all are. The shingles of `_SLICE` training texts are in memory at a time.
     """
-    text_of = _prompt_texts(train)
-    texts = list(dict.fromkeys(text_of.values()))
-    others = {name: list(dict.fromkeys(_prompt_texts(rows).values())) for name, rows in held_out.items()}
-    shingles = _shingles(texts)
-    counts = shingles.group_by("value").len()
-    templates = counts.filter(pl.col("len") > template_share * len(texts))
-    shingles = shingles.join(templates, on="value", how="anti")
-    conversations, same, near = dict[str, str](), dict[str, str](), dict[str, str]()
+    places, hashes, text_of = _distinct(train)
+    starts = range(0, len(places), _SLICE)
+    read = lru_cache(1)(lambda start: _shingles([*_texts(train[places[start : start + _SLICE]])]))
+    templates = _templates(lambda: map(read, starts), len(places), template_share)
+    same, known, near = {}, {}, {name: np.zeros(len(places), dtype=bool) for name in held_out}
     for name, rows in held_out.items():
-        for key in filter(None, rows["conversation_id"].unique()):  # an empty one names no conversation
-            conversations.setdefault(key, f"conversation of the {name} split")
-        for text in others[name]:
-            same.setdefault(text, f"same prompt as a row of the {name} split")
-        known = _shingles(others[name]).join(templates, on="value", how="anti")
-        for place in _near(shingles, known, similarity).tolist():
-            near.setdefault(texts[place], f"nearly the same prompt as a row of the {name} split")
-    reasons = {**near, **same}
-    rows_of_train = zip(train["conversation_id"], train["prompt_id"], strict=True)
-    return [conversations.get(key) or reasons.get(text_of[prompt]) for key, prompt in rows_of_train]
+        distinct, own, _ = _distinct(rows)
+        same[name] = np.isin(hashes, own)
+        known[name] = _shingles([*_texts(rows[distinct])]).join(templates, on="value", how="anti")
+    for start in starts:
+        shingles = read(start).join(templates, on="value", how="anti")
+        for name, theirs in known.items():
+            near[name][start + _near(shingles, theirs, similarity)] = True
+    reasons, names = np.full(len(train), None, dtype=object), [*held_out][::-1]  # what is written last counts
+    for name in names:
+        reasons[near[name][text_of]] = f"nearly the same prompt as a row of the {name} split"
+    for name in names:
+        reasons[same[name][text_of]] = f"same prompt as a row of the {name} split"
+    ids = train["conversation_id"]
+    for name in names:
+        is_own = (ids != "") & ids.isin(held_out[name]["conversation_id"])  # an empty one names no conversation
+        reasons[is_own.to_numpy(bool)] = f"conversation of the {name} split"
+    return reasons.tolist()
+
+
+def _templates(slices: Callable[[], Iterable[pl.DataFrame]], number: int, share: float) -> pl.DataFrame:
+    """Return the shingles, `value`s, that more than a share of so many texts hold: of these, some slice has as many."""
+    found = pl.DataFrame(schema={"value": pl.Int64})
+    if share < 1:
+        for part in slices():
+            counts = part.group_by("value").len().filter(pl.col("len") > share * part["owner"].n_unique())
+            found = pl.concat([found, counts.select("value")]).unique()
+    if len(found):
+        counts = pl.concat([part.join(found, on="value", how="semi").group_by("value").len() for part in slices()])
+        found = counts.group_by("value").sum().filter(pl.col("len") > share * number).select("value")
+    return found

@@ -5,7 +5,7 @@ The functions `usable_...` return the canonical form of a cell, and raise `Value
 
 import datetime
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from convrec.data.catalog import Catalog, title_of
@@ -94,15 +94,14 @@ def usable_rows(
     quarantine: Quarantine,
     line_column: str | None = None,
     needs_user: bool = True,
-) -> list[dict[str, Any]]:
-    """Return the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
+) -> Iterator[dict[str, Any]]:
+    """Yield the canonical rows of raw ones, each with where it stood; the others go to the quarantine.
 
     A raw row has `messages` and `groundtruth`; `date`, `seen_titles`, `disliked_titles`, `conversation_id`, `prompt_id`
     and `user_id` are optional. Items are given as `usable_item` reads them, or as {id} of the catalog. Without
     `seen_titles`, seen is what the messages name, as in service. Disliked items are seen, too. `needs_user` is as in
     `usable_messages`.
     """
-    rows: list[dict[str, Any]] = []
     finder: Mentions | None = None
     for where, raw in raw_rows:
         quarantine.count("conversations")
@@ -128,19 +127,16 @@ def usable_rows(
         if given is None or given != given:
             finder = finder or Mentions(catalog)
             seen = finder.of_messages(messages)
-        rows.append(
-            {
-                "conversation_id": conversation or key,
-                "prompt_id": prompt or key,
-                "user_id": user,
-                "date": date,
-                "messages": messages,
-                "groundtruth": list(groundtruth.values()),
-                "seen_titles": list(dict.fromkeys([*seen, *disliked])),
-                "disliked_titles": disliked,
-            }
-        )
-    return rows
+        yield {
+            "conversation_id": conversation or key,
+            "prompt_id": prompt or key,
+            "user_id": user,
+            "date": date,
+            "messages": messages,
+            "groundtruth": list(groundtruth.values()),
+            "seen_titles": list(dict.fromkeys([*seen, *disliked])),
+            "disliked_titles": disliked,
+        }
 
 
 def _usable_items(

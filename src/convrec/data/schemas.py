@@ -3,14 +3,16 @@
 docs/data.md describes them.
 """
 
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
+from convrec.data.row_files import GROUP, Row, Rows, spool, write_tables
 from convrec.project.errors import InputError
 
 _TITLES = pa.list_(pa.string())
@@ -30,33 +32,43 @@ CONVERSATION_TYPES = pa.schema(
         "repeatable_titles": _TITLES,
     }
 )
+# Of rows before they are split: the split that the source gives a row, "" where it gives none.
+SOURCE_TYPES = CONVERSATION_TYPES.append(pa.field("split", pa.string()))
 # What rows without these columns have there.
-OPTIONAL: dict[str, Any] = {"user_id": "", "disliked_titles": [], "repeatable_titles": []}
+OPTIONAL: dict[str, Any] = {"user_id": "", "disliked_titles": [], "repeatable_titles": [], "split": ""}
 
 
-def conform(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return conversation rows with the canonical columns and Arrow's types; what the cells hold is `rows`' matter.
+def conform(rows: Sequence[Row]) -> pa.Table:
+    """Return rows as a table of `SOURCE_TYPES`; what the cells hold is `rows`' matter.
 
     Rows without a column of `OPTIONAL` get its default. Raises `InputError` naming a column that is of another type.
     """
-    rows = rows.assign(**{name: [value] * len(rows) for name, value in OPTIONAL.items() if name not in rows})
-    try:
-        table = pa.Table.from_pandas(rows, schema=CONVERSATION_TYPES, preserve_index=False)
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:  # Arrow names the column
-        raise InputError(f"conversations: not in the canonical form ({str(error)[:300]}); see docs/data.md") from None
-    return table.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)
+    columns = {}
+    for column in SOURCE_TYPES:
+        name, default = column.name, OPTIONAL.get(column.name)
+        try:
+            cells = [row[name] if default is None else row.get(name, default) for row in rows]
+            if pa.types.is_list(column.type) and any(isinstance(cell, str) for cell in cells):
+                raise TypeError("a text is no list")  # Arrow takes its characters
+            columns[name] = pa.array(cells, column.type)
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
+            problem = f"{name}: {str(error)[:300]}"
+            raise InputError(f"conversations: not in the canonical form ({problem}); see docs/data.md") from None
+    return pa.table(columns, SOURCE_TYPES)
 
 
-def write_conversations(rows: pd.DataFrame, path: Path) -> None:
+def spooled(rows: Iterable[Row]) -> Rows:
+    """Return the rows (see `conform`) as a lazy sequence; a group of them is in memory at a time."""
+    left = iter(rows)
+    return spool(map(conform, iter(lambda: list(islice(left, GROUP)), [])), SOURCE_TYPES)
+
+
+def write_conversations(rows: Rows, path: Path) -> None:
     """Write one split (see `conform`) as Parquet: the same bytes for the same rows."""
-    _write(rows, CONVERSATION_TYPES, path)
+    write_tables(rows.tables(*CONVERSATION_TYPES.names), CONVERSATION_TYPES, path)
 
 
 def write_catalog(catalog: Catalog, path: Path) -> None:
     """Write the catalog's table as Parquet: the same bytes for the same items."""
-    _write(catalog.to_frame(), CATALOG_TYPES, path)
-
-
-def _write(frame: pd.DataFrame, schema: pa.Schema, path: Path) -> None:
-    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+    table = pa.Table.from_pandas(catalog.to_frame(), schema=CATALOG_TYPES, preserve_index=False)
     pq.write_table(table.replace_schema_metadata(None), path)  # pandas cannot read back its notes on nested types

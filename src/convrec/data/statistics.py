@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import transcript
+from convrec.data.row_files import Rows, first_of_each
 from convrec.data.unspaced import num_words
 
 CURVE_POINTS = 100
@@ -19,23 +21,22 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-def _by_month(rows: pd.DataFrame) -> dict[str, dict[str, int]]:
+def _by_month(rows: Rows) -> dict[str, dict[str, int]]:
     """Return the rows and the distinct prompts of each month, in order; rows without a date are in none."""
-    dated = rows[rows["date"].fillna("") != ""]
-    months = dated["prompt_id"].groupby(dated["date"].str.slice(0, 7)).agg(["size", "nunique"])
+    dates, prompts = rows["date"].fillna(""), pd.Series(pd.factorize(rows["prompt_id"])[0])
+    months = prompts[(dates != "").to_numpy(bool)].groupby(dates.str.slice(0, 7)).agg(["size", "nunique"])
     return {str(row.Index): {"rows": int(row.size), "prompts": int(row.nunique)} for row in months.itertuples()}
 
 
-def _measures(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+def _measures(rows: Rows) -> dict[str, np.ndarray]:
     """Return turns and words of each distinct prompt's conversation, and ground truth and seen titles of each row."""
-    conversations = rows.drop_duplicates("prompt_id")["messages"]
-    values = {
-        "turns": [len(messages) for messages in conversations],
-        "words": [num_words(transcript(messages)) for messages in conversations],
-        "groundtruth": [len(truths) for truths in rows["groundtruth"]],
-        "seen_titles": [len(titles) for titles in rows["seen_titles"]],
-    }
-    return {name: np.array(value, dtype=np.int64) for name, value in values.items()}
+    conversations = rows[first_of_each(rows["prompt_id"])].values("messages")
+    values = [(len(messages), num_words(transcript(messages))) for (messages,) in conversations]
+    measures = dict(zip(("turns", "words"), np.array(values, dtype=np.int64).reshape(-1, 2).T, strict=True))
+    for name in ("groundtruth", "seen_titles"):
+        sizes = (pc.list_value_length(table[name]).to_numpy() for table in rows.tables(name))
+        measures[name] = np.concatenate([np.zeros(0, dtype=np.int64), *sizes])
+    return measures
 
 
 def quantiles(values: np.ndarray) -> dict[str, float]:
@@ -44,11 +45,11 @@ def quantiles(values: np.ndarray) -> dict[str, float]:
     return {"min": int(low), "median": median, "mean": float(values.mean()), "p95": p95, "max": int(high)}
 
 
-def _mentions(rows: pd.DataFrame, catalog: Catalog) -> tuple[np.ndarray, int]:
+def _mentions(rows: Rows, catalog: Catalog) -> tuple[np.ndarray, int]:
     """Return how often each item is ground truth, and how many entries lie outside the catalog. Shape: (C,)."""
-    found = [catalog.find(truth["title"], truth["year"]) for truths in rows["groundtruth"] for truth in truths]
-    inside = np.array([index for index in found if index is not None], dtype=np.int64)
-    return np.bincount(inside, minlength=len(catalog)), len(found) - len(inside)
+    named = (catalog.find(truth["title"], truth["year"]) for (own,) in rows.values("groundtruth") for truth in own)
+    found = np.fromiter((-1 if index is None else index for index in named), np.int32)
+    return np.bincount(found[found >= 0], minlength=len(catalog)), int((found < 0).sum())
 
 
 def gini(counts: np.ndarray) -> float:
@@ -68,7 +69,7 @@ def popularity_curve(counts: np.ndarray) -> Table:
     return [{"items": number / len(counts), "mentions": _share(taken[number], taken[-1])} for number in numbers]
 
 
-def describe(splits: Mapping[str, pd.DataFrame], catalog: Catalog) -> tuple[dict[str, Any], dict[str, Table]]:
+def describe(splits: Mapping[str, Rows], catalog: Catalog) -> tuple[dict[str, Any], dict[str, Table]]:
     """Return the metrics and plots, by name, of the canonical rows of non-empty splits, one of which is `train`.
 
     Metrics: `months` (rows and prompts by split and month, none where undated); `quantiles` by measure and split, where

@@ -41,7 +41,7 @@ def describe_items(catalog: Catalog, teacher: Teacher) -> list[str]:
 class Grounded(NamedTuple):
     """What Remap and Reflect made of a split's answers; `closed` are the catalog indices that no list may hold."""
 
-    prompts: list[Row]
+    prompts: Sequence[Row]
     closed: Sequence[Sequence[int]]
     answers: list[str]
     lengths: list[int]
@@ -64,7 +64,7 @@ class Demonstrator:
     list_length: int
     device: str
 
-    def ground(self, name: str, prompts: list[Row]) -> Grounded:
+    def ground(self, name: str, prompts: Sequence[Row]) -> Grounded:
         """Return the teacher's answers for the prompts of a split, remapped and reflected."""
         logger.info("%s: the teacher answers %d prompts", name, len(prompts))
         answers = self.teacher.recommend(prompts, self.list_length)

@@ -24,10 +24,12 @@ from convrec.classical.likelihood import closed_items, count_positives
 from convrec.classical.neighbours import Nearest, Neighbours
 from convrec.classical.sasrec import SasRec, histories, history
 from convrec.classical.scores import best_columns, row_blocks
+from convrec.classical.told import Told
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import Row, date_of, distinct_prompts, is_before, read_rows, truths
+from convrec.data.conversations import Row, date_of, date_span, distinct_prompts, is_before, read_rows, truths
 from convrec.data.matching import judge, make_target
 from convrec.data.parsing import WrittenList, format_list
+from convrec.data.row_files import joined
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
 from convrec.project.atomic import write_text
@@ -128,12 +130,16 @@ class Baselines:
         return mentions(self.rows, self.catalog)
 
     @cached_property
+    def told(self) -> Told:
+        return Told.of(self.rows, self.catalog)
+
+    @cached_property
     def likes(self) -> Likes:
-        return Likes.of(self.rows, self.catalog)
+        return Likes.of(self.told, self.catalog)
 
     @cached_property
     def voters(self) -> Neighbours:
-        return Neighbours.fit(self.rows, self.catalog, self.options.embedder)
+        return Neighbours.fit(self.told, self.catalog, self.options.embedder)
 
     @property
     def dislikes(self) -> dict[str, Axis]:
@@ -144,11 +150,11 @@ class Baselines:
         return self._of_all(self.counts)
 
     def last_month(self) -> Scorer | str:
-        last = max(map(date_of, self.rows), default="")
+        last = date_span(self.rows)[1]
         if not last:
             return "a training split with dates"
         first = last[:7]
-        if is_before(self.rows, self.validation) and min(map(date_of, self.validation)).startswith(first):
+        if is_before(self.rows, self.validation) and date_span(self.validation)[0].startswith(first):
             # validation begins within this month, of which training may have a few days only
             first = str(datetime.date.fromisoformat(last) - datetime.timedelta(days=_MONTH_DAYS - 1))
         return self._of_all(mentions((row for row in self.rows if date_of(row) >= first), self.catalog))
@@ -161,7 +167,7 @@ class Baselines:
             if word_ngrams == 2:
                 return self.voters
             options = {"word_ngrams": word_ngrams}
-            return Neighbours.fit(self.rows, self.catalog, partial(self.options.embedder, **options))
+            return Neighbours.fit(self.told, self.catalog, partial(self.options.embedder, **options))
 
         def of(prompts: Sequence[Row]) -> ScoreFunction:
             found: dict[int, Nearest] = {}
@@ -329,7 +335,7 @@ def baseline_lists(
     rows = [row for row in validation if row["prompt_id"] in kept]
     shared = asked, catalog, options, Named.of([*asked, *prompts], catalog)
     baselines = Baselines(train, validation, *shared, guides[0])
-    whole = Baselines([*train, *validation], validation, *shared, guides[1])
+    whole = Baselines(joined(train, validation), validation, *shared, guides[1])
     closed = [closed_items(own, catalog, options.size) for own in (asked, prompts)]
     targets = [make_target(truths(row), row["seen_titles"], catalog) for row in rows]
     num_truths, metric = np.array([target.num_truths for target in targets]), f"ndcg_at_{options.cutoff}"

@@ -214,12 +214,12 @@ def _found(path: Path, source: Source, log: Mapping[str, dict], quarantine: Quar
         missing = [row["row"] for row in quarantine.rows if row["source"] == "items of the log"]
         yield _told("log", f"{total:,} rows of {len(log['user']):,} users and {len(log['item']):,} items")
         yield _matching("log's items", {name: log["item"].get(name, 0) for name in missing}, total)
-    people, prompts = rows.loc[rows["user_id"] != "", "user_id"].nunique(), rows["prompt_id"].nunique()
+    people, prompts = rows[rows["user_id"] != ""]["user_id"].nunique(), rows["prompt_id"].nunique()
     yield _told("conversations", f"{len(rows):,}, {prompts:,} prompts" + f" of {people:,} people" * (people > 0))
-    dates = rows.loc[rows["date"] != "", "date"]
+    dates = rows[rows["date"] != ""]["date"]
     reach = f"{dates.min()} to {dates.max()}, " * bool(len(dates))
     yield _told("dates", f"{reach}{len(rows) - len(dates):,} rows have none")
-    truths = Counter((item["title"], item["year"]) for items in rows["groundtruth"] for item in items)
+    truths = Counter((item["title"], item["year"]) for (items,) in rows.values("groundtruth") for item in items)
     absent = {line(*truth): number for truth, number in truths.items() if catalog.find(*truth) is None}
     if len(absent) == len(truths):
         names, own = (", ".join(map(str, some)) for some in ([*absent][:3], catalog.items[:3]))

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import psutil
 
@@ -190,8 +191,8 @@ class ScratchProject:
 def _longest(split: Path, number: int) -> pd.DataFrame:
     """Return the rows of the longest conversations, at most so many, one for each conversation."""
     rows = distinct_prompts(read_rows(split))
-    rows.sort(key=lambda row: -len(transcript(row["messages"])))
-    return pd.DataFrame(rows[:number])
+    lengths = [len(transcript(messages)) for (messages,) in rows.values("messages")]
+    return pd.DataFrame(list(rows[np.argsort(-np.array(lengths), kind="stable")[:number]]))
 
 
 def run_trials(params: Params, paths: Paths, limit: int | None) -> Iterator[Trial]:
@@ -248,10 +249,9 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         return None
     rows = read_rows(paths.split("train"))
     if trial.stage == "sft":
-        wanted, prompts = params.demonstrations, distinct_prompts(rows)
+        wanted, number = params.demonstrations, rows["prompt_id"].nunique() * (1 + PER_LIST)
         if not params.sft.likes:
-            prompts = choose_prompts(prompts, wanted.until, wanted.train_share, params.common.seed)
-        number = len(prompts) * (1 + PER_LIST * params.sft.likes)
+            number = len(choose_prompts(distinct_prompts(rows), wanted.until, wanted.train_share, params.common.seed))
         steps = math.ceil(number / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo

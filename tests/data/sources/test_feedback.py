@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from convrec.data.quarantine import Quarantine
-from convrec.data.schemas import conform
+from convrec.data.schemas import spooled
 from convrec.data.sources.feedback import FILE, read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.project.errors import InputError
@@ -51,7 +51,7 @@ def read(tmp_path, catalog):
 def test_accepted_and_watched_items_are_ground_truth_and_rejected_ones_disliked(read):
     one = _answer(HEAT, DUNE, UP, ALIEN)
     source, _ = read((one, _events(one, dune="accepted", alien="watched", heat="rejected")))
-    (row,) = conform(source.rows).to_dict("records")
+    (row,) = source.rows
     assert [tuple(item.values()) for item in row["groundtruth"]] == [("Dune", 2021), ("Alien", 1979)]
     assert row["disliked_titles"] == row["seen_titles"] == ["Heat (1995)"]
     assert (row["date"], row["user_id"], row["conversation_id"]) == ("2026-05-31", "u1", one.answer_id)
@@ -63,7 +63,7 @@ def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(read):
     events = _events(one, heat="watched", dune="watched", up="accepted", alien="watched")
     again = [replace(event, event_id=f"{event.event_id}+") for event in _events(one, heat="rejected", dune="hidden")]
     source, _ = read((one, [*events, *again]))
-    (row,) = source.rows.to_dict("records")
+    (row,) = source.rows
     assert [item["title"] for item in row["groundtruth"]] == ["Up", "Alien"]
     assert row["disliked_titles"] == ["Heat (1995)", "Dune (2021)"]
 
@@ -71,7 +71,7 @@ def test_what_is_said_of_an_item_counts_more_than_that_it_was_watched(read):
 def test_what_the_conversation_names_is_seen(read):
     one = _answer(DUNE, messages=("A film like Heat (1995), please",))
     source, _ = read((one, _events(one, dune="accepted")))
-    (row,) = source.rows.to_dict("records")
+    (row,) = source.rows
     assert row["seen_titles"] == ["Heat"] and row["disliked_titles"] == []
 
 
@@ -80,14 +80,14 @@ def test_a_withdrawn_answer_and_one_without_conversation_give_no_row(read):
     withdrawn = _events(accepted, heat="accepted")
     withdrawn += [replace(withdrawn[0], event_id="w", event="withdrawn", time=datetime(2026, 6, 1, tzinfo=UTC))]
     source, _ = read((accepted, withdrawn), (ignored, []), (silent, _events(silent, alien="accepted")))
-    assert source.rows.empty
+    assert len(source.rows) == 0
 
 
 def test_items_that_the_catalog_has_lost_and_answers_of_another_projects_model_are_left_out(read, caplog):
     one, other = _answer(HEAT, "gone_1900"), _answer("gone_1900")
     own = one, _events(one, heat="accepted", gone="accepted")
     source, quarantine = read(own, (other, _events(other, gone="accepted")))
-    (row,) = source.rows.to_dict("records")
+    (row,) = source.rows
     assert row["groundtruth"] == [{"title": "Heat", "year": 1995}]
     assert quarantine.reasons() == {("groundtruth", "the catalog has no item of this id"): 1}
     assert "answers without any item of the catalog, which do not count: 1" in caplog.text
@@ -107,11 +107,12 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, catalog):
 def test_sources_are_joined_in_order_and_keep_their_ids_apart(read, catalog):
     one = _answer(HEAT)
     feedback, _ = read((one, _events(one, heat="accepted")))
-    own = feedback.rows.assign(conversation_id="c1").drop(columns=["user_id", "disliked_titles"])
-    joined = combine({"files": Source(catalog, own), "feedback": feedback})
+    (row,) = feedback.rows
+    own = {name: cell for name, cell in row.items() if name not in ("user_id", "disliked_titles")}
+    joined = combine({"files": Source(catalog, spooled([own | {"conversation_id": "c1"}])), "feedback": feedback})
     assert joined.rows["conversation_id"].to_list() == ["c1", f"feedback/{one.answer_id}"]
     assert joined.rows["prompt_id"].nunique() == 2 and joined.rows["user_id"].to_list() == ["", "u1"]
-    alone = Source(catalog, own)
+    alone = Source(catalog, spooled([own]))
     assert combine({"files": alone}) is alone
     with pytest.raises(InputError, match=r"data.source = \['reddit', 'feedback'\]: 'reddit' has splits of its own"):
-        combine({"reddit": alone._replace(splits=own["date"]), "feedback": feedback})
+        combine({"reddit": Source(catalog, spooled([own | {"split": "test"}])), "feedback": feedback})

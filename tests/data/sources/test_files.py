@@ -11,7 +11,7 @@ import pytest
 
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE
-from convrec.data.schemas import CONVERSATION_TYPES, conform
+from convrec.data.schemas import CONVERSATION_TYPES
 from convrec.data.sources.files import read_files
 from convrec.project.errors import InputError
 
@@ -34,7 +34,7 @@ def _lines(*rows, end="\n"):
 
 
 def _read(folder, quarantine=None):
-    return read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows
+    return pd.DataFrame(list(read_files(folder, quarantine or Quarantine(), catalog="catalog.csv").rows))
 
 
 def test_several_files_are_read_in_the_order_of_their_names(tmp_path):
@@ -75,7 +75,7 @@ def test_json_lines_and_parquet_of_the_same_rows_are_equal(tmp_path):
     frame = _read(one)
     pd.testing.assert_frame_equal(frame, _read(other))
     pd.testing.assert_frame_equal(frame, _read(third))
-    assert conform(frame)["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
+    assert frame["seen_titles"].tolist() == [["Chess", "Go", "Hive"], [], []]
     assert frame["user_id"].tolist() == ["7", "", ""] and frame["disliked_titles"].tolist() == [["Go", "Hive"], [], []]
 
 

@@ -2,6 +2,7 @@ import pickle
 import shutil
 import struct
 
+import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict
 
@@ -27,7 +28,7 @@ def _save(folder, **splits):
 def test_rows_that_share_a_prompt_stay_separate_and_share_its_id(tmp_path, quarantine):
     source = read_reddit(_save(tmp_path), quarantine, catalog="catalog.pkl")
     assert len(source.catalog) == 2
-    train = source.rows[source.splits == "train"]
+    train = pd.DataFrame(list(source.rows[source.rows["split"] == "train"]))
     assert len(train) == 2 and train["prompt_id"].nunique() == 1
     assert train["groundtruth"].tolist() == [
         [{"title": "Heat", "year": 1995}],
@@ -43,7 +44,7 @@ def test_null_cells_are_kept_aside(tmp_path, quarantine):
     rows[0]["prompt"] = rows[1]["groundtruth_with_release_year"] = None
     rows[2]["groundtruth_with_release_year"] = [None]
     source = read_reddit(_save(tmp_path, train=Dataset.from_list(rows)), quarantine, catalog="catalog.pkl")
-    assert source.splits.value_counts(sort=False).tolist() == [1, 2, 2]
+    assert source.rows["split"].value_counts(sort=False).tolist() == [1, 2, 2]
     aside = [(row["row"], row["reason"]) for row in quarantine.rows if row["source"] == "conversations"]
     assert aside == [
         ("train:1", "messages are no list of {role, content}"),

@@ -11,7 +11,7 @@ import pytest
 from convrec.data.catalog import Catalog
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import BAD_DATE, PLACEHOLDER
-from convrec.data.schemas import conform, write_conversations
+from convrec.data.schemas import write_conversations
 from convrec.data.sources import reddit_movie
 from convrec.data.sources.reddit_movie import read_reddit_movie
 from convrec.project.errors import InputError
@@ -41,7 +41,7 @@ def _read(folder: Path, records: list[dict]) -> tuple[Catalog, list[dict], Count
     write_dump(folder, records, NAMES, copies=0)
     quarantine = Quarantine()
     catalog, rows, *_ = read_reddit_movie(folder, quarantine)
-    return catalog, rows.to_dict("records"), Counter((row["source"], row["reason"]) for row in quarantine.rows)
+    return catalog, list(rows), Counter((row["source"], row["reason"]) for row in quarantine.rows)
 
 
 OF_THE_CATALOG = Counter({("catalog", "year is not from 1000 to 2100"): 1, ("catalog", "duplicate item"): 1})
@@ -110,7 +110,7 @@ def test_the_order_of_files_and_rows_does_not_matter(tmp_path):
         (folder / "id2name.json").write_text(json.dumps(dict(sorted(names.items(), reverse=seed == 1))))
         random.Random(seed).shuffle(records)
         catalog, rows, *_ = read_reddit_movie(folder, Quarantine())
-        write_conversations(conform(rows), folder / "rows.parquet")
+        write_conversations(rows, folder / "rows.parquet")
         frames.append(((folder / "rows.parquet").read_bytes(), catalog.items))
     assert frames[0] == frames[1] == frames[2]
 

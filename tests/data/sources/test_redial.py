@@ -1,5 +1,6 @@
 import json
 
+import pandas as pd
 import pytest
 
 from convrec.data.conversations import split_by_person
@@ -41,7 +42,7 @@ def _folder(tmp_path, dialogues, catalog=CATALOG):
 def test_each_recommender_turn_with_a_liked_suggestion_is_a_row(tmp_path, quarantine):
     catalog, rows, *_ = read_redial(_folder(tmp_path, [_dialogue()]), quarantine)
     assert [str(item) for item in catalog.items] == ["Heat (1995)", "Up (2009)", "Dune (2021)", "Nameless"]
-    row, later = rows.to_dict("records")
+    row, later = rows
     assert row["messages"] == [{"role": "user", "content": "i loved Heat (1995)"}]
     assert row["groundtruth"] == [{"title": "Up", "year": 2009}]
     assert row["seen_titles"] == ["Heat"]
@@ -101,8 +102,8 @@ def test_the_files_are_the_splits_and_the_end_of_training_those_without_a_file(t
     for name, number in files.items():
         lines = (json.dumps(_dialogue(conversationId=f" {name}-{place}\u200b")) for place in range(number))
         (folder / f"{name}_data.jsonl").write_text("\n".join(lines))
-    _, rows, splits, *_ = read_redial(folder, quarantine, own_splits=True)
-    order = rows.assign(split=splits).groupby("split", sort=False)["conversation_id"].unique()
+    rows = pd.DataFrame(list(read_redial(folder, quarantine, own_splits=True).rows))
+    order = rows.groupby("split", sort=False)["conversation_id"].unique()
     assert {name: len(ids) for name, ids in order.items()} == expected
     if files == {"train": 20}:
         assert [*order["validation"], *order["test"]] == ["train-16", "train-17", "train-18", "train-19"]

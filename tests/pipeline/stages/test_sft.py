@@ -24,7 +24,7 @@ def test_a_training_is_keyed_by_all_files_that_it_reads(tmp_path, monkeypatch):
     assert len(keys) == 5
 
 
-def test_a_list_begins_with_what_people_liked_and_goes_on_with_the_demonstration():
+def test_a_list_begins_with_what_people_liked_and_goes_on_with_the_demonstration(monkeypatch):
     config = load_params(ROOT / "params.yaml").sft
     catalog = Catalog([Item(title, 2000) for title in "ABCDEF"])
     row = {"messages": ["a"], "seen_titles": ["F"]}
@@ -46,6 +46,9 @@ def test_a_list_begins_with_what_people_liked_and_goes_on_with_the_demonstration
             assert (found.pop()["liked"], len(found)) == ([0, 1, 2, 3, 4, 5], 3)
         assert [(row["messages"][0], row["liked"]) for row in found] == liked
         assert [row["others"] for row in found] == others
+    monkeypatch.setattr(sft, "MOST_LISTS", 2)  # those with a demonstration first
+    found = sft.lists_to_learn(config, train, shown, catalog, seed=0)
+    assert [(row["messages"][0], row["liked"]) for row in found[:-1]] == likes[:2]
 
 
 def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(tmp_path, monkeypatch, make_store, cli):

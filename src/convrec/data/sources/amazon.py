@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import prompt_key, require_filled
+from convrec.data.conversations import prompt_key
 from convrec.data.csv_files import decode, scan_csv
 from convrec.data.json_lines import numbered_lines
 from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import spooled
 from convrec.data.sources.interactions import Templates, user_rng
 from convrec.data.sources.item_files import ID, Row, index_items
 from convrec.data.sources.source import Source
@@ -42,23 +42,23 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
             remedy = f"data.path must hold {', '.join(FOLDERS.values())} with a CSV named as the file of data.catalog"
             raise InputError(f"{path}: no such file; {remedy}")
     items, indices = index_items(folder / catalog, _items(folder / catalog), quarantine)
-    templates, splits = Templates(*domain), dict[str, pd.DataFrame]()
-    for split, path in paths.items():
-        found = []
-        for number, user, history, item in _cells(path):
-            quarantine.count("interactions")
-            try:
-                user, places = usable_user(user), [_place(indices, own) for own in (*_ids(history), item)]
-            except ValueError as problem:
-                quarantine.add("interactions", f"{split}:{number}", str(problem), f"{history} (next: {item})")
-                continue
-            rng = user_rng(seed, f"{user} {history}")
-            found.append(_row(f"{split}-{number}", user, places, items, templates, rng))
-        splits[split] = pd.DataFrame(found)
-    remedy = f"its file has no usable row ({quarantine.examples('interactions') or 'it is empty'})"
-    rows = pd.concat(require_filled(splits, remedy), names=["split"])
-    rows = rows.reset_index("split").reset_index(drop=True)
-    return Source(items, rows, rows.pop("split"))
+    templates = Templates(*domain)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for split, path in paths.items():
+            for number, user, history, item in _cells(path):
+                quarantine.count("interactions")
+                try:
+                    user, places = usable_user(user), [_place(indices, own) for own in (*_ids(history), item)]
+                except ValueError as problem:
+                    quarantine.add("interactions", f"{split}:{number}", str(problem), f"{history} (next: {item})")
+                    continue
+                rng = user_rng(seed, f"{user} {history}")
+                yield _row(f"{split}-{number}", user, places, items, templates, rng) | {"split": split}
+
+    found = spooled(rows())
+    reasons = quarantine.examples("interactions") or "it is empty"
+    return Source(items, found).filled(f"its file has no usable row ({reasons})")
 
 
 def _items(path: Path) -> list[Row]:

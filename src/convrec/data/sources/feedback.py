@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog
 from convrec.data.parquet import open_parquet, parquet_columns
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
@@ -43,9 +43,9 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     liked, seen = pl.col("accepted").any().over(item), pl.col("watched").any().over(item)
     disliked = (pl.col("rejected") | pl.col("hidden")).any().over(item)
     shown = shown.with_columns(accepted=liked | (seen & ~disliked), disliked=disliked & ~liked)
-    rows = pd.DataFrame(usable_rows(_raw_rows(shown), catalog, quarantine))
+    rows = spooled(usable_rows(_raw_rows(shown), catalog, quarantine))
     answers, accepted = shown["answer_id"].n_unique(), shown.filter("accepted")["answer_id"].n_unique()
-    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and rows.empty else ""
+    hint = "; store conversations to learn from them (docs/feedback.md)" if accepted and not len(rows) else ""
     found = f"{accepted:,} of {answers:,} answers with an accepted item, {len(rows):,} rows"
     if num_foreign:
         logger.warning("feedback: answers without any item of the catalog, which do not count: %d", num_foreign)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from convrec.data.catalog_files import load_catalog
 from convrec.data.json_lines import json_object, numbered_lines
 from convrec.data.parquet import parquet_rows
 from convrec.data.quarantine import Quarantine
+from convrec.data.row_files import Row
 from convrec.data.rows import usable_rows
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
@@ -30,25 +30,30 @@ def read_files(folder: Path, quarantine: Quarantine, *, catalog: str, line_colum
             f"data.path = {str(folder)!r}: no {PATTERN}.jsonl or .parquet there; docs/data.md shows what they hold"
         )
     items = load_catalog(folder / catalog, quarantine, line_column=line_column)
-    rows: list[dict[str, Any]] = []
-    known: dict[str, tuple[str, str]] = {}  # the file of each conversation_id, and how its conversation begins there
-    for path in paths:
-        raw_rows = ((where, {**row, "prompt_id": None}) for where, row in _raw_rows(path, quarantine))
-        own = usable_rows(raw_rows, items, quarantine, line_column)
-        for key, messages in ((row["conversation_id"], row["messages"]) for row in own):
-            file, begin = known.setdefault(key, (path.name, messages[0]["content"]))
-            if file != path.name and begin != messages[0]["content"]:
-                raise InputError(
-                    f"{path}: conversation_id {key!r} is that of another conversation in {file}, and rows of one id "
-                    f"are in one split; make ids unique over all files, such as {path.stem + '-' + key!r}, or omit them"
-                )
-        rows += own
-    if not rows:
+    known: dict[int, tuple[int, int]] = {}  # by the hash of an id: the file, and the hash of how it begins there
+
+    def read() -> Iterator[Row]:
+        for number, path in enumerate(paths):
+            raw_rows = ((where, {**row, "prompt_id": None}) for where, row in _raw_rows(path, quarantine))
+            for row in usable_rows(raw_rows, items, quarantine, line_column):
+                key, begin = row["conversation_id"], hash(row["messages"][0]["content"])
+                if len(paths) > 1:
+                    file, known_begin = known.setdefault(hash(key), (number, begin))
+                    if file != number and known_begin != begin:
+                        raise InputError(
+                            f"{path}: conversation_id {key!r} is that of another conversation in {paths[file].name}, "
+                            "and rows of one id are in one split; make ids unique over all files, such as "
+                            f"{path.stem + '-' + key!r}, or omit them"
+                        )
+                yield row
+
+    rows = spooled(read())
+    if not len(rows):
         raise InputError(
             f"data.path = {str(folder)!r}: none of its rows can be used ({quarantine.summary() or 'there is none'}); "
             "docs/data.md shows what a row holds"
         )
-    return Source(items, pd.DataFrame(rows))
+    return Source(items, rows)
 
 
 def _raw_rows(path: Path, quarantine: Quarantine) -> Iterator[tuple[str, dict[str, Any]]]:

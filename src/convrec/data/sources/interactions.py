@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import polars as pl
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import messages_of, prompt_key
 from convrec.data.quarantine import Quarantine
+from convrec.data.row_files import Row
+from convrec.data.schemas import spooled
 from convrec.data.sources.interaction_log import read_log
 from convrec.data.sources.item_files import read_items
 from convrec.data.sources.source import Source
@@ -203,19 +204,22 @@ def read_interactions(
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
     of_item = [own.split(", ") if (own := item.metadata.get(genres)) else [] for item in items.items]
-    rows = []
-    for (user,), history in taken.group_by("user", maintain_order=True):
-        rng = user_rng(seed, str(user))
-        index, is_liked, times = (history[name].to_numpy() for name in ("index", "liked", "time"))
-        order = np.lexsort((rng.random(len(times)), times))  # items with the same time have no order
-        index, is_liked, times = index[order], is_liked[order], times[order]
-        periods = np.searchsorted(starts, times, side="right")
-        for moment in moments(index, times, is_liked, periods, limits, rng):
-            rows.append(_row(str(user), moment, index, items, of_item, words, rng))
-    if not rows:
+
+    def rows() -> Iterator[Row]:
+        for (user,), history in taken.group_by("user", maintain_order=True):
+            rng = user_rng(seed, str(user))
+            index, is_liked, times = (history[name].to_numpy() for name in ("index", "liked", "time"))
+            order = np.lexsort((rng.random(len(times)), times))  # items with the same time have no order
+            index, is_liked, times = index[order], is_liked[order], times[order]
+            periods = np.searchsorted(starts, times, side="right")
+            for moment in moments(index, times, is_liked, periods, limits, rng):
+                quarantine.count("groundtruth", len(moment.truths))
+                yield _row(str(user), moment, index, items, of_item, words, rng)
+
+    found = spooled(rows())
+    if not len(found):
         raise InputError(f"{log_path}: no user has liked enough items of {items_path}: are their ids the same?")
-    quarantine.count("groundtruth", sum(len(row["groundtruth"]) for row in rows))
-    return Source(items, pd.DataFrame(rows))
+    return Source(items, found)
 
 
 def _with_items(log: pl.DataFrame, indices: Mapping[str, int], quarantine: Quarantine) -> pl.DataFrame:

@@ -4,15 +4,16 @@ Its prompts hold instruction and conversation in one message, so `common.instruc
 of the Rank-GRPO paper (arXiv 2510.20150).
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import pandas as pd
-
 from convrec.data.catalog_files import load_catalog
-from convrec.data.conversations import SPLITS, require_filled
+from convrec.data.conversations import SPLITS
 from convrec.data.quarantine import Quarantine
+from convrec.data.row_files import Row
 from convrec.data.rows import usable_rows
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.project.errors import InputError
 
@@ -39,10 +40,11 @@ def read_reddit(folder: Path, quarantine: Quarantine, *, catalog: str) -> Source
             f"data.path = {str(folder)!r}: no readable DatasetDict of {', '.join(SPLITS)} with the columns "
             f"{', '.join(COLUMNS)} ({' '.join(str(error).split())[:200]}); name the folder that `save_to_disk` wrote"
         ) from None
-    splits = {}
-    for name, split in saved.items():
-        raw_rows = ((f"{name}:{number}", row) for number, row in enumerate(split, start=1))
-        splits[name] = pd.DataFrame(usable_rows(raw_rows, items, quarantine))
-    rows = pd.concat(require_filled(splits, "check the folder that data.path names"), names=["split"])
-    rows = rows.reset_index("split").reset_index(drop=True)
-    return Source(items, rows, rows.pop("split"))
+
+    def rows() -> Iterator[Row]:
+        for name, split in saved.items():
+            raw_rows = ((f"{name}:{number}", row) for number, row in enumerate(split, start=1))
+            for row in usable_rows(raw_rows, items, quarantine):
+                yield row | {"split": name}
+
+    return Source(items, spooled(rows())).filled("check the folder that data.path names")

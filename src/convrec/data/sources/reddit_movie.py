@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
 import polars as pl
 import polars.selectors as cs
 
@@ -20,6 +19,7 @@ from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.csv_files import scan_csv
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import PLACEHOLDER, is_placeholder, usable_rows
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.data.times import time_column
 from convrec.project.errors import InputError
@@ -176,10 +176,10 @@ def read_reddit_movie(folder: Path, quarantine: Quarantine) -> Source:
     """
     catalog, films = _films(folder, quarantine)
     turns = _turns(folder, films, quarantine)
-    rows = usable_rows(_raw_rows(turns, films, quarantine), catalog, quarantine)
-    if not rows:
+    rows = spooled(usable_rows(_raw_rows(turns, films, quarantine), catalog, quarantine))
+    if not len(rows):
         raise InputError(
             f"data.path = {str(folder)!r}: no recommender's turn of at least {MIN_UPVOTES} upvotes names a new film "
             f"of the catalog ({quarantine.summary() or 'no row was left out'}); check the files"
         )
-    return Source(catalog, pd.DataFrame(rows))
+    return Source(catalog, rows)

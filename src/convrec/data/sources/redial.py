@@ -21,6 +21,7 @@ from convrec.data.catalog_files import read_raw_rows
 from convrec.data.json_lines import json_lines
 from convrec.data.quarantine import Quarantine
 from convrec.data.rows import usable_rows
+from convrec.data.schemas import spooled
 from convrec.data.sources.source import Source
 from convrec.data.titles import title_and_year, usable_id, usable_title
 from convrec.project.errors import InputError
@@ -197,12 +198,12 @@ def read_redial(
     recommended = ground_truth == "recommended"
     raw_rows = (row for source, own in dialogues.items() for row in _raw_rows(source, own, by_id, recommended))
     rows = usable_rows(raw_rows, catalog, quarantine, needs_user=not recommended)
-    if not rows:
+    if own_splits:
+        files = [(source.rpartition(":")[0], dialogue.id) for source, dialogue in dialogues.items()]
+        splits = _own_splits(files, held_out_share)[::-1].to_dict()  # of an id that stands twice, the first counts
+        rows = (row | {"split": splits[row["conversation_id"]]} for row in rows)
+    found = spooled(rows)
+    if not len(found):
         kind = "film that the recommender names" if recommended else "suggestion that the seeker liked"
         raise InputError(f"data.path = {str(folder)!r}: no dialogue holds a {kind}")
-    found = pd.DataFrame(rows)
-    if not own_splits:
-        return Source(catalog, found)
-    files = [(source.rpartition(":")[0], dialogue.id) for source, dialogue in dialogues.items()]
-    splits = _own_splits(files, held_out_share)
-    return Source(catalog, found, splits=found["conversation_id"].map(splits[~splits.index.duplicated()]))
+    return Source(catalog, found)

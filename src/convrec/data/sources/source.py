@@ -1,13 +1,15 @@
 """What every source of data returns, and several sources as one."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import pandas as pd
 
 from convrec.data.catalog import Catalog, Item
-from convrec.data.schemas import conform
+from convrec.data.conversations import SPLITS, require_filled
+from convrec.data.row_files import Row, Rows
+from convrec.data.schemas import spooled
 from convrec.data.titles import normalise_unicode, usable_title
 from convrec.project.errors import InputError
 
@@ -15,14 +17,23 @@ from convrec.project.errors import InputError
 class Source(NamedTuple):
     """The catalog and the rows of a source.
 
-    `rows` have the canonical columns. `splits` names each row's split, if the source has splits of its own.
+    `rows` are what `spooled` makes of canonical rows; these name their `split`, if the source has splits of its own.
     `world` has the oracle's lists and the tastes of the embedded world.
     """
 
     catalog: Catalog
-    rows: pd.DataFrame
-    splits: pd.Series | None = None
+    rows: Rows
     world: pd.DataFrame | None = None
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether the source has splits of its own."""
+        return len(self.rows) > 0 and self.rows[0]["split"] != ""
+
+    def filled(self, remedy: str) -> "Source":
+        """Return the source. Raises `InputError`, with the remedy, where one of its own splits has no row."""
+        require_filled({name: self.rows[self.rows["split"] == name] for name in SPLITS}, remedy)
+        return self
 
     def compatible(self) -> "Source":
         """Return the source with titles in compatible Unicode (NFKC): `Alien3` for `Alien³`, which becomes an alias.
@@ -31,9 +42,9 @@ class Source(NamedTuple):
         """
         items = [_compatible(item) for item in self.catalog.items]
         lines = {str(old): str(new) for old, new in zip(self.catalog.items, items, strict=True)}
-        columns = {name: self.rows[name].to_list() for name in ("seen_titles", "disliked_titles")}
-        rows = {name: [[lines.get(one, one) for one in titles] for titles in of] for name, of in columns.items()}
-        return self._replace(catalog=Catalog(items), rows=self.rows.assign(**rows))
+        names = ("seen_titles", "disliked_titles")
+        rows = (row | {name: [lines.get(one, one) for one in row[name]] for name in names} for row in self.rows)
+        return self._replace(catalog=Catalog(items), rows=spooled(rows))
 
 
 def _compatible(item: Item) -> Item:
@@ -52,11 +63,13 @@ def combine(sources: Mapping[str, Source]) -> Source:
     if not others:
         return first
     for name, source in sources.items():
-        if source.splits is not None:
+        if source.has_splits:
             raise InputError(f"data.source = {list(sources)}: {name!r} has splits of its own; use it alone")
-    parts = [conform(first.rows.reset_index(drop=True))]
-    for name, source in others:
-        if not source.rows.empty:
-            rows = conform(source.rows.reset_index(drop=True))
-            parts.append(rows.assign(**{key: f"{name}/" + rows[key] for key in ("conversation_id", "prompt_id")}))
-    return first._replace(rows=pd.concat(parts, ignore_index=True))
+
+    def rows() -> Iterator[Row]:
+        yield from first.rows
+        for name, source in others:
+            for row in source.rows:
+                yield row | {key: f"{name}/{row[key]}" for key in ("conversation_id", "prompt_id")}
+
+    return first._replace(rows=spooled(rows()))

@@ -21,6 +21,7 @@ import pandas as pd
 
 from convrec.data.catalog import Catalog, Item, build_catalog
 from convrec.data.quarantine import Quarantine
+from convrec.data.schemas import spooled
 from convrec.data.sources.dialogue import Request, write_change_of_mind, write_conversation
 from convrec.data.sources.source import Source
 
@@ -235,4 +236,4 @@ def read_synthetic(
     catalog = embedded_catalog(quarantine)
     months = [str(month) for month in pd.period_range(FIRST_MONTH, periods=num_months, freq="M")]
     rows, world = simulate(catalog, seed, num_conversations, months, list_length)
-    return Source(catalog, rows, world=world)
+    return Source(catalog, spooled(rows.to_dict("records")), world)

@@ -49,12 +49,12 @@ class Teacher(ABC):
 class Setting:
     """What teachers are made from; each takes what it needs.
 
-    `options` are the section `demonstrations.teacher`, `conversations` the texts of the training conversations.
+    `options` are the section `demonstrations.teacher`, `conversations` a row of each training prompt.
     """
 
     options: Mapping[str, Any]
     catalog: Catalog
-    conversations: Sequence[str]
+    conversations: Sequence[Row]
     domain: Mapping[str, str]
     prompts: Path
     calls: Path

@@ -101,7 +101,7 @@ class LLMTeacher(Teacher):
     Every answer is kept by the client, so an item of a later catalog version that was described is not asked again.
     """
 
-    def __init__(self, chat: ChatClient, prompts: Prompts, catalog: Catalog, conversations: Sequence[str] = ()):
+    def __init__(self, chat: ChatClient, prompts: Prompts, catalog: Catalog, conversations: Sequence[Row] = ()):
         self._chat, self._prompts, self._catalog, self._conversations = chat, prompts, catalog, conversations
 
     def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
@@ -136,7 +136,8 @@ class LLMTeacher(Teacher):
         texts = [metadata_text(answer or "") for answer in answers]
         open_rows = [row for row, text in enumerate(texts) if not text and answers[row] is not None]
         if open_rows:
-            passages = find_passages([titles[row] for row in open_rows], self._conversations)
+            texts_of = (transcript(row["messages"]) for row in self._conversations)
+            passages = find_passages([titles[row] for row in open_rows], texts_of)
             quoted = {title: " ".join(f'"{passage}"' for passage in found) for title, found in passages.items()}
             prompts = [
                 self._prompts.fill("describe_unknown", title=names[row], passages=quoted.get(titles[row], "nothing"))

@@ -4,7 +4,6 @@ import logging
 from importlib import import_module
 from pathlib import Path
 
-import pandas as pd
 from rapidfuzz import process
 
 from convrec.data.catalog import DUPLICATE, Catalog
@@ -12,7 +11,8 @@ from convrec.data.checks import check_rows, drop_leaks
 from convrec.data.conversations import SPLITS, require_filled, split_by_period, split_by_person, with_repeatable
 from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
-from convrec.data.schemas import conform, write_catalog, write_conversations
+from convrec.data.row_files import Rows
+from convrec.data.schemas import write_catalog, write_conversations
 from convrec.data.sources.feedback import read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.data.statistics import describe
@@ -32,11 +32,11 @@ OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a w
 _EXAMPLES = 3  # of ground truth outside the catalog
 
 
-def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
+def _is_by_period(source: Source, config: Data) -> bool:
     """Return whether rows are split by period: periods are given, and the source has dates and no splits of its own."""
-    if source.splits is not None or config.validation_period is None:
+    if source.has_splits or config.validation_period is None:
         return False
-    if (rows["date"] == "").all():
+    if (source.rows["date"] == "").all():
         logger.warning(
             "no row has a date: rows are split by person, by data.held_out_share; "
             "data.validation_period and data.test_period are ignored"
@@ -45,16 +45,16 @@ def _is_by_period(source: Source, rows: pd.DataFrame, config: Data) -> bool:
     return True
 
 
-def _split(source: Source, rows: pd.DataFrame, by_period: bool, config: Data, seed: int) -> dict[str, pd.DataFrame]:
+def _split(source: Source, rows: Rows, by_period: bool, config: Data, seed: int) -> dict[str, Rows]:
     """Return the splits of the checked rows: the source's own, by period, or by shares of its people.
 
     Raises `InputError` if one is empty.
     """
-    if rows.empty:
+    if not len(rows):
         raise InputError("no row is left; data/processed/quarantine.parquet has the reasons; check data.checks")
-    if source.splits is not None:
-        labels = source.splits.reindex(rows.index)
-        return require_filled({name: rows[labels == name] for name in SPLITS}, "check the folder of data.path")
+    if source.has_splits:
+        own = rows["split"]
+        return require_filled({name: rows[own == name] for name in SPLITS}, "check the folder of data.path")
     if by_period and config.validation_period and config.test_period:
         splits = split_by_period(rows, config.validation_period, config.test_period)
         unused = len(rows) - sum(map(len, splits.values()))
@@ -78,10 +78,10 @@ def read_sources(params: Params, quarantine: Quarantine) -> Source:
     return combine(sources)
 
 
-def _require_open_items(splits: dict[str, pd.DataFrame], catalog: Catalog, length: int) -> None:
+def _require_open_items(splits: dict[str, Rows], catalog: Catalog, length: int) -> None:
     """Raise `InputError` for a prompt whose seen titles leave too few items for a list, on which training would end."""
     for name, rows in splits.items():
-        for prompt, seen in zip(rows["prompt_id"], rows["seen_titles"], strict=True):
+        for prompt, seen in rows.values("prompt_id", "seen_titles"):
             left = len(catalog) - len(catalog.indices_of_titles(seen))
             if left < length:
                 raise InputError(
@@ -92,7 +92,7 @@ def _require_open_items(splits: dict[str, pd.DataFrame], catalog: Catalog, lengt
 
 def prepare(
     params: Params, quarantine: Quarantine, source: Source | None = None
-) -> tuple[Source, dict[str, pd.DataFrame], dict[str, int]]:
+) -> tuple[Source, dict[str, Rows], dict[str, int]]:
     """Return the source, its canonical and checked splits, and how often each problem was met.
 
     `source` is what `read_sources` has returned, if it has been called.
@@ -101,12 +101,9 @@ def prepare(
     config = params.data
     source = source or read_sources(params, quarantine)
     source.catalog.check_lines()
-    rows = conform(source.rows.reset_index(drop=True))
-    if params.common.recommend_seen:
-        rows = with_repeatable(rows)
-    by_period = _is_by_period(source, rows, config)
+    by_period = _is_by_period(source, config)
     rows, problems = check_rows(
-        rows,
+        map(with_repeatable, source.rows) if params.common.recommend_seen else source.rows,
         source.catalog,
         quarantine,
         dated=by_period,
@@ -123,14 +120,14 @@ def prepare(
     return source, splits, problems
 
 
-def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: float) -> None:
+def _report_outside(splits: dict[str, Rows], catalog: Catalog, share: float) -> None:
     """Warn if much of the test split's ground truth is not in the catalog, with examples and the nearest items.
 
     Raises `InputError` if all of it is outside: no list could be right.
     """
     if share <= OUTSIDE_SHARE:
         return
-    truths = [(item["title"], item["year"]) for items in splits["test"]["groundtruth"] for item in items]
+    truths = [(item["title"], item["year"]) for (items,) in splits["test"].values("groundtruth") for item in items]
     outside = dict.fromkeys(line(*truth) for truth in truths if catalog.find(*truth) is None)
     lines = [str(item) for item in catalog.items]
     nearest = {name: process.extractOne(name, lines)[0] for name in list(outside)[:_EXAMPLES]}
@@ -144,15 +141,16 @@ def _report_outside(splits: dict[str, pd.DataFrame], catalog: Catalog, share: fl
     logger.warning(message)
 
 
-def _period(rows: pd.DataFrame) -> str:
+def _period(rows: Rows) -> str:
     """Return the first and the last date of the rows in brackets, such as " (2022-01-01 to 2022-10-28)"."""
     dates = rows["date"][rows["date"] != ""]
     return "" if dates.empty else f" ({dates.min()} to {dates.max()})"
 
 
-def _report_years(splits: dict[str, pd.DataFrame], catalog: Catalog) -> None:
+def _report_years(splits: dict[str, Rows], catalog: Catalog) -> None:
     """Warn if the ground truth has years and no item has one: then the catalog's column probably has another name."""
-    has_years = any(item["year"] is not None for items in splits["train"]["groundtruth"] for item in items)
+    truths = splits["train"].values("groundtruth")
+    has_years = any(item["year"] is not None for (items,) in truths for item in items)
     if has_years and all(item.year is None for item in catalog.items):
         logger.warning("the ground truth has years, but no item does; if the catalog has them, name its column `year`")
 

@@ -12,7 +12,7 @@ from convrec.classical.guidance import load_guide
 from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
-from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_rows, transcript, write_rows
+from convrec.data.conversations import STEP_COLUMNS, Row, Rows, distinct_prompts, read_rows, write_rows
 from convrec.demonstrations.adjust import Fit, fit_adjust, keep_if_better
 from convrec.demonstrations.grounding import Grounder
 from convrec.demonstrations.prompts import choose_prompts
@@ -29,20 +29,20 @@ from convrec.registry.tracking import Run, flatten
 _HELD_OUT = 0.1  # share of the training prompts that Adjust is not fitted to
 
 
-def _choose(rows: dict[str, list[Row]], params: Params) -> tuple[dict[str, list[Row]], np.ndarray, np.ndarray]:
+def _choose(rows: dict[str, Rows], params: Params) -> tuple[dict[str, Sequence[Row]], np.ndarray, np.ndarray]:
     """Return the prompts of train and validation that get a demonstration, and indices of training prompts.
 
     Those of the first array are held out of Adjust, the weights are fitted to those of the second.
     """
     config, seed = params.demonstrations, params.common.seed
-    prompts = {name: distinct_prompts(split) for name, split in rows.items()}
+    prompts: dict[str, Sequence[Row]] = {name: distinct_prompts(split) for name, split in rows.items()}
     prompts["train"] = choose_prompts(prompts["train"], config.until, config.train_share, seed)
     order = np.random.default_rng([seed, 1]).permutation(len(prompts["train"]))
     number = round(len(order) * _HELD_OUT)
     return prompts, np.sort(order[:number]), np.sort(order[number : number + config.fit_prompts])
 
 
-def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[str]) -> Demonstrator:
+def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversations: Sequence[Row]) -> Demonstrator:
     config, common, device = params.demonstrations, params.common, pick_device(params.common.device)
     setting = Setting(
         options=config.teacher.model_dump(),
@@ -87,8 +87,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     catalog = Catalog.read(paths.catalog)
     rows = {name: read_rows(paths.split(name)) for name in ("train", "validation")}
     prompts, held_out, fitted = _choose(rows, params)
-    conversations = [transcript(row["messages"]) for row in distinct_prompts(rows["train"])]
-    demonstrator = _make_demonstrator(params, paths, catalog, conversations)
+    demonstrator = _make_demonstrator(params, paths, catalog, distinct_prompts(rows["train"]))
     try:
         grounded = {name: demonstrator.ground(name, own) for name, own in prompts.items()}
     finally:

@@ -11,6 +11,7 @@ from convrec.classical.crossfit import CrossFitted
 from convrec.classical.embedding import make_embedder
 from convrec.classical.evidence import Evidence
 from convrec.classical.guidance import Guidance
+from convrec.classical.told import Told
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import read_rows
 from convrec.project.config.params import Params
@@ -26,10 +27,12 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     train, validation = (read_rows(paths.split(name)) for name in ("train", "validation"))
     make = partial(make_embedder, **embedder, device=device)
     options: dict[str, Any] = {"catalog": Catalog.read(paths.catalog), "embedder": make, "device": device}
-    evidence, parts = Evidence.fit(train, **options), CrossFitted.fit(train, **options)
+    told = Told.of(train, options["catalog"])
+    evidence, parts = Evidence.fit(told, **options), CrossFitted.fit(told, **options)
     guide = Guidance.fit(evidence, parts, train, params.common.list_length, embedder)
     guide.save_training(paths.evidence)
-    replace(guide, evidence=Evidence.fit([*train, *validation], **options)).save(paths.evidence)
+    whole = told + Told.of(validation, options["catalog"])
+    replace(guide, evidence=Evidence.fit(whole, **options)).save(paths.evidence)
     metrics = {"weights": guide.weights}
     write_json(paths.metrics("evidence"), metrics)
     record.log_metrics(metric_values(metrics, "evidence/"))

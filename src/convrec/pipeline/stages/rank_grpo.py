@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from filelock import FileLock
 from transformers import PrinterCallback
@@ -12,6 +15,8 @@ from transformers import PrinterCallback
 from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, read_prompts, read_rows
+from convrec.data.row_files import GROUP, Rows
+from convrec.data.schemas import CONVERSATION_TYPES
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.item_tokens import write_with_new_items
 from convrec.generation.line_tokens import keep_up
@@ -54,21 +59,31 @@ from convrec.training.validation import make_measure
 logger = logging.getLogger(__name__)
 
 SAMPLE_STEPS = 30  # between sample lists of one group
+_MESSAGES, _TRUTHS, _TITLES = (CONVERSATION_TYPES.field(n).type for n in ("messages", "groundtruth", "seen_titles"))
+_EXAMPLES = pa.schema(
+    {"prompt": _MESSAGES, "conversation": _MESSAGES, "row": pa.int64(), "groundtruth": _TRUTHS, "seen_titles": _TITLES}
+)
+MOST_ROWS = 400_000  # that are trained on: all of Reddit-v2
 
 
-def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Dataset, list[Row]]:
-    """Return the examples of the training rows, and these rows, of which `row` is an example's place."""
+def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Dataset, Rows]:
+    """Return the examples of the training rows, and these rows, of which `row` is an example's place.
+
+    Of more than `MOST_ROWS`, some are drawn at random.
+    """
     since = params.rank_grpo.since
     rows = read_rows(paths.split("train"))
-    if since is not None and not any(row["date"] for row in rows):
+    months = rows["date"].str.slice(0, 7)
+    if since is not None and (months == "").all():
         raise InputError(f"rank_grpo.since = {since!r}: no training row has a date; give null")
-    kept = [row for row in rows if since is None or row["date"][:7] >= since]
-    if not kept:
-        dates = [row["date"][:7] for row in rows]
+    kept = rows if since is None else rows[months >= since]
+    if not len(kept):
         raise InputError(
-            f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {max(dates)!r}"
+            f"rank_grpo.since = {since!r}: no training row is that recent; the last row has date {months.max()!r}"
         )
-    examples = [
+    if len(kept) > MOST_ROWS:
+        kept = kept[np.sort(np.random.default_rng(params.common.seed).permutation(len(kept))[:MOST_ROWS])]
+    examples = (
         {
             "prompt": prompts(row["messages"]),
             "conversation": row["messages"],
@@ -77,8 +92,9 @@ def _dataset(params: Params, paths: Paths, prompts: PromptBuilder) -> tuple[Data
             "seen_titles": row["seen_titles"],
         }
         for place, row in enumerate(kept)
-    ]
-    return Dataset.from_list(examples), kept
+    )
+    parts = iter(lambda: list(islice(examples, GROUP)), [])
+    return Dataset(pa.concat_tables([pa.Table.from_pylist(part, _EXAMPLES) for part in parts])), kept
 
 
 class _Guided:

@@ -1,6 +1,7 @@
 """Stage `report`: the results of the other stages on one page."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,7 @@ def _data_files(paths: Paths) -> list[DataFile]:
 
 
 def _examples(
-    rows: list[Row], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
+    rows: Sequence[Row], lists: dict[str, dict[str, str]], number: int, catalog: Catalog, num_ranks: int
 ) -> list[Example]:
     """Return the first prompts that have lists, with the judged lists side by side; `lists` are by name and prompt."""
     examples = []

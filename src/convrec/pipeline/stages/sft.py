@@ -1,14 +1,17 @@
 """Stage `sft`: the base model learns what people liked, and demonstrations."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from datasets import Dataset
 
 from convrec.data.catalog import Catalog
 from convrec.data.catalog_requests import PER_LIST, catalog_requests
 from convrec.data.conversations import STEP_COLUMNS, Row, distinct_prompts, read_prompts, read_rows, truth_items
+from convrec.data.row_files import GROUP, chosen_rows, column_of
 from convrec.generation.export import export_model, lora_config
 from convrec.generation.line_tokens import tokenize_lines
 from convrec.generation.lists import ListSettings
@@ -31,16 +34,25 @@ from convrec.training.sft import train_sft
 from convrec.training.targets import ListCollator
 from convrec.training.validation import make_measure
 
+MOST_LISTS = 600_000  # that are learned: the published recipe sees 576,000 in its steps
 
-def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], catalog: Catalog, seed: int) -> list[Row]:
+
+def lists_to_learn(
+    config: SFT, train: Sequence[Row], demonstrations: Sequence[Row], catalog: Catalog, seed: int
+) -> list[Row]:
     """Return `messages`, `liked` and `others` (catalog indices) of every list: one a demonstration or training prompt.
 
     Without `likes`, a list is a demonstration alone. With them, what people liked of the items that the conversation
     does not name comes first, and training prompts without a demonstration have a list, too. To these come half as many
-    requests that the catalog answers, whose items are learned as if they were liked.
+    requests that the catalog answers, whose items are learned as if they were liked. Of more than `MOST_LISTS` prompts,
+    some are drawn as by `distinct_prompts`, those with a demonstration first.
     """
-    liked: dict[str, set[int]] = {}
-    for row in train if config.likes else ():
+    if len(demonstrations) > MOST_LISTS:
+        demonstrations = distinct_prompts(demonstrations, MOST_LISTS)
+    ids, told = column_of(train, "prompt_id"), column_of(demonstrations, "prompt_id")
+    more = distinct_prompts(chosen_rows(train, ~ids.isin(told).to_numpy(bool)), MOST_LISTS - len(demonstrations))
+    wanted, liked = ids.isin([*told, *column_of(more, "prompt_id")]).to_numpy(bool), dict[str, set[int]]()
+    for row in chosen_rows(train, wanted) if config.likes else ():
         new = set(truth_items(row, catalog)) - catalog.indices_of_titles(row["seen_titles"])
         liked.setdefault(row["prompt_id"], set()).update(new)
     places = {str(item): index for index, item in enumerate(catalog.items)}
@@ -49,9 +61,7 @@ def lists_to_learn(config: SFT, train: list[Row], demonstrations: list[Row], cat
         own = liked.get(row["prompt_id"], set())
         others = [places[line] for line in row[STEP_COLUMNS[config.lists]].split("\n")]
         rows.append((row["messages"], own, [item for item in others if item not in own]))
-    undemonstrated = liked.keys() - {row["prompt_id"] for row in demonstrations}
-    prompts = distinct_prompts(row for row in train if row["prompt_id"] in undemonstrated)
-    rows += [(row["messages"], liked[row["prompt_id"]], []) for row in prompts]
+    rows += [(row["messages"], liked[row["prompt_id"]], []) for row in more if config.likes]
     shown = [(messages, sorted(own), others if config.demonstration_weight else []) for messages, own, others in rows]
     found = [{"messages": messages, "liked": own, "others": others} for messages, own, others in shown if own or others]
     requests = catalog_requests(catalog, int(PER_LIST * len(found)), seed) if config.likes else []
@@ -76,7 +86,8 @@ def with_prompts(rows: list[Row], prompts: PromptBuilder, longest: list[int], le
                 f"{prompts.least}; set it to {size + prompts.least} or more"
             )
         asked.append(prompts(row["messages"], room))
-    ids = token_ids(prompts.tokenizer, asked)
+    parts = (asked[start : start + GROUP] for start in range(0, len(asked), GROUP))
+    ids = pa.chunked_array([token_ids(prompts.tokenizer, part) for part in parts], pa.list_(pa.int64()))
     items = {name: [row[name] for row in rows] for name in ("liked", "others")}
     return Dataset.from_dict({"row": range(len(rows)), "prompt": ids, **items})
 
