@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 from mlflow import MlflowClient
 from prefect import tags
