@@ -28,6 +28,7 @@ from convrec.data.catalog import Catalog
 from convrec.data.catalog_requests import PER_LIST
 from convrec.data.conversations import STEP_COLUMNS, distinct_prompts, read_rows, transcript, write_rows
 from convrec.data.parsing import format_list
+from convrec.data.schemas import spooled, write_conversations
 from convrec.demonstrations.prompts import choose_prompts
 from convrec.generation.pretrained import load_tokenizer
 from convrec.pipeline.memory import last_remedy, smaller_settings, with_settings
@@ -119,8 +120,9 @@ class ScratchProject:
         self._train = train = _longest(self.paths.split("train"), max(number, prompts))
         for name in ("validation", "test"):
             self._replace(name, _longest(self.paths.split(name), batch))
-        files = self.paths.split("train"), self.own.split("validation")
-        self._replace("train", pd.concat([pd.read_parquet(file) for file in files]))
+        self.own.split("train").unlink()
+        rows = read_rows(self.paths.split("train")) + read_rows(self.own.split("validation"))
+        write_conversations(spooled(rows), self.own.split("train"))
         learned = {STEP_COLUMNS[sft.lists]: self._longest_list()}
         repeated = train.iloc[[place % len(train) for place in range(number)]]
         demonstrations = repeated[["prompt_id", "messages"]].assign(**learned)
