@@ -132,10 +132,10 @@ def _report_outside(splits: dict[str, Rows], catalog: Catalog, share: float) -> 
         return
     lines = [str(item) for item in catalog.items]
     commonest = [(name, number, process.extractOne(name, lines)[0]) for name, number in outside.most_common(_COMMONEST)]
+    names = ", ".join(f"{name!r} ({number:,} times; nearest item: {item!r})" for name, number, item in commonest)
     message = (
-        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it. Commonest: "
-        + ", ".join(f"{name!r} ({number:,} times; nearest item: {item!r})" for name, number, item in commonest)
-        + "; compare titles and years of conversations and catalog"
+        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it. "
+        f"Commonest: {names}; compare titles and years of conversations and catalog"
     )
     if share == 1:
         raise InputError(message)
