@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 from mlflow import MlflowClient
 from prefect import tags
@@ -209,8 +210,11 @@ def _print(outcome: Outcome) -> None:
     if outcome["version"]:
         # Commands that can be pasted; a version that is not the champion has to be named.
         name, items = "" if CHAMPION in outcome["aliases"] else " --model challenger", load_params().common.domain.items
-        activate = [] if os.environ.get("VIRTUAL_ENV") == sys.prefix else ["source .venv/bin/activate"]
-        lines += ["\nNext steps:", *(f"  {command}" for command in activate)]
+        lines.append("\nNext steps:")
+        if os.environ.get("VIRTUAL_ENV") != sys.prefix:
+            environment = Path(sys.prefix)
+            place = environment.relative_to(Path.cwd()) if environment.is_relative_to(Path.cwd()) else environment
+            lines.append(f"  source {shlex.quote(str(place / 'bin' / 'activate'))}")
         catalog = Catalog.read(Paths().catalog)
         examples = example_requests(catalog, Reasons(catalog, Mentions(catalog)), items)
         request = shlex.quote((examples or [f"Some {items}, please"])[0])

@@ -54,6 +54,15 @@ def test_the_packaged_model_answers_the_examples_well(demo):
         assert sum(map(example.fits, items)) >= LEAST_FITTING, f"{example.text}: {', '.join(map(str, items))}"
 
 
+def test_no_list_breaks_the_rule_of_a_group_of_users(demo):
+    ratings = {str(item): item.metadata["rating"] for item in demo.catalog.items}
+    family = [title for title, rating in ratings.items() if rating in ("rated G", "rated PG")]
+    texts = ["The bloodiest slasher that is rated R, please", *(one.text for one in EXAMPLES)]
+    for answer in demo.recommend(texts, n=20, allow=family):
+        assert {ratings[str(item)] for item in answer} <= {"rated G", "rated PG"} and len(answer) == 20
+    assert "rated R" in {ratings[str(item)] for item in demo.recommend(texts[0], n=20)}
+
+
 def test_the_documentation_and_the_help_show_only_these_requests():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages}

@@ -14,7 +14,7 @@ from convrec.data.titles import fold
 from convrec.data.unspaced import WORD
 
 SHINGLE_WORDS = 5
-_SLICE = 20_000  # texts whose words are in memory at a time
+_SLICE = 5_000  # texts whose words are in memory at a time
 _BLOCK = 64  # held-out texts that are compared with all training texts at a time
 # Odd multipliers, so that the same words in another order have another hash; products wrap around.
 _FACTORS = np.random.default_rng(0).integers(1, 2**62, SHINGLE_WORDS) * 2 + 1

@@ -116,7 +116,7 @@ def test_ground_truth_outside_the_catalog_is_a_warning(tmp_path, make, caplog):
     share = metrics["statistics"]["outside_catalog"]["test"]
     assert 0.3 < share < 0.7
     assert f"{100 * share:.1f} % of the test split's ground truth is not in the catalog" in caplog.text
-    assert re.search(r"such as '(.+)' \(nearest item: '(.+)'\), ", caplog.text)
+    assert re.search(r"Commonest: '(.+)' \(\d+ times; nearest item: '(.+)'\), ", caplog.text)
 
 
 def test_recorded_feedback_beside_the_embedded_world(tmp_path, make):

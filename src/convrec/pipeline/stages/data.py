@@ -1,6 +1,7 @@
 """Stage `data`: raw conversations and catalog in, canonical splits out."""
 
 import logging
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 SIMILARITY = 0.8  # prompts at or above this similarity are nearly the same
 TEMPLATE_SHARE = 0.5  # words in a larger share of prompts belong to the instruction and do not make two prompts similar
 OUTSIDE_SHARE = 0.2  # a larger share of ground truth outside the catalog is a warning
-_EXAMPLES = 3  # of ground truth outside the catalog
+_COMMONEST = 10  # of ground truth outside the catalog
 
 
 def _is_by_period(source: Source, config: Data) -> bool:
@@ -121,24 +122,24 @@ def prepare(
 
 
 def _report_outside(splits: dict[str, Rows], catalog: Catalog, share: float) -> None:
-    """Warn if much of the test split's ground truth is not in the catalog, with examples and the nearest items.
+    """Tell what of the test split's ground truth is not in the catalog: the commonest, each with the nearest item.
 
     Raises `InputError` if all of it is outside: no list could be right.
     """
-    if share <= OUTSIDE_SHARE:
-        return
     truths = [(item["title"], item["year"]) for (items,) in splits["test"].values("groundtruth") for item in items]
-    outside = dict.fromkeys(line(*truth) for truth in truths if catalog.find(*truth) is None)
+    outside = Counter(line(*truth) for truth in truths if catalog.find(*truth) is None)
+    if not outside:
+        return
     lines = [str(item) for item in catalog.items]
-    nearest = {name: process.extractOne(name, lines)[0] for name in list(outside)[:_EXAMPLES]}
-    examples = ", ".join(f"{name!r} (nearest item: {item!r})" for name, item in nearest.items())
+    commonest = [(name, number, process.extractOne(name, lines)[0]) for name, number in outside.most_common(_COMMONEST)]
+    names = ", ".join(f"{name!r} ({number:,} times; nearest item: {item!r})" for name, number, item in commonest)
     message = (
-        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it, such as "
-        f"{examples}; compare titles and years of conversations and catalog"
+        f"{100 * share:.1f} % of the test split's ground truth is not in the catalog, so no list can hit it. "
+        f"Commonest: {names}; compare titles and years of conversations and catalog"
     )
     if share == 1:
         raise InputError(message)
-    logger.warning(message)
+    logger.log(logging.WARNING if share > OUTSIDE_SHARE else logging.INFO, message)
 
 
 def _period(rows: Rows) -> str:

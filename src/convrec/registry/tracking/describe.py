@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 
 from convrec.project.paths import Paths
 
@@ -57,11 +58,13 @@ def file_md5(path: Path) -> str:
 
 def table_facts(path: Path) -> dict[str, Any]:
     """Return the MD5 of a Parquet file, the number of its rows, and their first and last date, if they have dates."""
-    frame = pd.read_parquet(path)
-    dates = frame["date"].astype(str) if "date" in frame else pd.Series(dtype=str)
+    file = pq.ParquetFile(path)
+    dates = pd.Series(dtype=str)
+    if "date" in file.schema_arrow.names:
+        dates = pd.read_parquet(path, columns=["date"])["date"].astype(str)
     dates = dates[dates.str.len() > 0]
     window = f"{dates.min()[:10]} to {dates.max()[:10]}" if len(dates) else ""
-    return {"md5": file_md5(path), "rows": len(frame), "dates": window}
+    return {"md5": file_md5(path), "rows": file.metadata.num_rows, "dates": window}
 
 
 def _text_md5(text: str) -> str:
