@@ -119,7 +119,8 @@ ui: $(READY)  ## open the tracking UI of the local store, on port PORT (5000)
 		print(runs_page(max(load_params().common.cutoffs)))') || exit; \
 	(until sleep 0.5; kill -0 $$$$ || exit; python -c 'from urllib.request import urlopen; urlopen("http://127.0.0.1:$(PORT)/health")' 2> /dev/null; do :; done; \
 		echo "Runs: http://127.0.0.1:$(PORT)/#/$$page") & \
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}" --host 127.0.0.1 --port $(PORT) \
+	store=$${MLFLOW_TRACKING_URI:-sqlite:///$(CURDIR)/mlruns/mlflow.db}; \
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false PYTHONWARNINGS=ignore exec mlflow ui --backend-store-uri "$$store" --registry-store-uri "$$store" --host 127.0.0.1 --port $(PORT) \
 		--workers 1 --uvicorn-opts "--log-level warning"
 
 clean:  ## delete the outputs of runs (models, records, caches); keep parameters, environment and teacher answers

@@ -236,7 +236,6 @@ def test_the_card_and_the_words_say_what_is_better():
     assert facts == {
         "Ground truth in the first 20": "80\u00a0%",
         "Place among the baselines": "4 of 5",
-        "NDCG@20 gain over SFT": "+0.150 ± 0.010",
         "Exact format": "100.0 %",
         "Coverage": "50.0 %",
     }

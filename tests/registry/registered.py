@@ -84,4 +84,4 @@ def promote_in_turn(client: mlflow.MlflowClient, *versions: str) -> None:
 def moves_of(client: mlflow.MlflowClient) -> list[dict]:
     """Return the log of the champion's moves."""
     tags = client.get_registered_model(registry.model_name()).tags
-    return [json.loads(tags[name]) for name in sorted(tags) if name.startswith("move.")]
+    return [json.loads(tags[name].rpartition("\n")[2]) for name in sorted(tags) if name.startswith("move.")]

@@ -1,5 +1,6 @@
 """The champion's moves and their history, against a real MLflow store."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -38,6 +39,8 @@ def test_aliases_set_by_hand_and_deleted_versions(client):
     client.set_registered_model_alias(model_name(), "champion", "4")
     assert roll_back(client, "lead", "").to_version == "1"
     assert [move["kind"] for move in moves_of(client)][3:] == ["rollback", "unlogged", "rollback"]
+    told = client.get_registered_model(model_name()).tags["move.000004"]
+    assert re.match(r"Version 1 became the champion on \S+ \S+ UTC in place of version 3, rolled back by lead\.", told)
 
 
 CALLS = ("create_registered_model", "set_registered_model_alias", "set_registered_model_tag", "delete_registered_model")

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import mlflow
+import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
@@ -44,6 +45,11 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     metrics = {name: _system(ndcg) for name, ndcg in (("popularity", 0.2), ("sft", 0.4), ("rank_grpo", 0.6))}
     metrics |= {"rank_grpo_free": _system(0.5), "n_rows": 12, "n_prompts": 12}
     metrics |= {"paired_ndcg_at_4": {"rank_grpo_over_sft": {"mean": 0.0, "low": 0.0, "high": 0.0, "n": 12, "p": 1.0}}}
+    part = {"n_rows": 6, **{system: {"ndcg_at_4": {"mean": 0.7}} for system in ("sft", "rank_grpo")}}
+    metrics |= {"slices": {"mentions": {"0": part, "1": part}, "new_items": {"known": {}}}}
+    paths.predictions.mkdir()
+    answers = pd.read_parquet(paths.split("test")).assign(response="Heat (1975)\nUp (2009)\nHer (2013)\nJaws (1975)")
+    answers.to_parquet(paths.predictions / "rank_grpo.parquet")
     paths.results("evaluate").parent.mkdir()
     paths.results("evaluate").write_text(json.dumps(metrics))
 
@@ -69,6 +75,9 @@ def test_a_version_tells_what_it_was_made_from(store, tmp_path, monkeypatch):
     assert card == version.description and "- **Rank-GRPO**: NDCG@4 0.600 ± 0.100, Recall@4 0.600 ± 0.100" in card
     assert "simulated" in card and "- popularity: NDCG@4 0.200 ± 0.100" in card
     assert "|" not in card and "free" not in card
+    assert "- NDCG@4 by titles that the conversation names: 0 0.700 (6 rows), 1 0.700 (6 rows).\n" in card
+    assert "- “a film with heists please, number 0” → Heat (1975); Up (2009); Her (2013)\n" in card
+    assert "`champion` marks the version" in store.get_registered_model(registry.model_name()).description
     info = mlflow.models.get_model_info(f"models:/{registry.model_name()}/{version.version}")
     assert info.signature.params is not None and (folder / "input_example.json").is_file()
     code = folder / "code" / "convrec"

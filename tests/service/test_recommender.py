@@ -247,7 +247,7 @@ def test_a_service_says_that_it_loads_before_its_libraries_are_imported(tmp_path
     monkeypatch.delitem(sys.modules, "convrec.registry.recommenders", raising=False)
     monkeypatch.setattr(Console, "status", status)
     assert cli("app").status == 2 and cli("recommend", "x").status == 2
-    assert shown == [("loading the service", False), ("loading champion", False)]
+    assert shown == [("loading the service", False), ("loading the champion model", False)]
 
 
 def test_a_folder_needs_the_project_s_catalog(project, here):

@@ -19,7 +19,7 @@ from convrec.data.parquet import parquet_frame
 from convrec.data.quarantine import Quarantine
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
-from convrec.project.text import cut, listing, plain
+from convrec.project.text import hung, listing, plain
 
 WORKSPACE = "workspace"  # the name of the current data in data/processed
 # The content that identifies a row; ids are left out, because they can change without the content.
@@ -59,7 +59,7 @@ class DataDiff:
     def to_text(self, limit: int = 20) -> str:
         """Return both parts as text for a terminal of 100 columns, with up to `limit` names of each category."""
         items, rows = self.catalog, self.conversations
-        lines = [cut(plain(f"{self.old} -> {self.new}{': no change' * self.is_empty}"))]
+        lines = hung("", plain(f"{self.old} -> {self.new}{': no change' * self.is_empty}"))
         numbers = ", ".join(f"{len(items[name]):,} {name}" for name in _ITEMS)
         lines.append(f"Catalog: {items['before']:,} -> {items['after']:,} items: {numbers}")
         for name in _ITEMS:

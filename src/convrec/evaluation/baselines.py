@@ -32,6 +32,7 @@ from convrec.data.parsing import WrittenList, format_list
 from convrec.data.row_files import joined
 from convrec.evaluation.beyond_accuracy import mentions
 from convrec.evaluation.metrics import ndcg
+from convrec.evaluation.systems import settings_words
 from convrec.project.atomic import write_text
 from convrec.project.code import code_files, make_key
 from convrec.project.device import pick_device
@@ -356,7 +357,7 @@ def baseline_lists(
             continue
 
         chosen, value = choose(scorer.axes, partial(measure, scorer.of(asked)))
-        logger.info("baseline %s: validation %s %.4f %s", name, metric, value, chosen or "")
+        logger.info("baseline %s: validation %s %.4f %s", name, metric, value, settings_words(chosen or {}))
         own = baselines if name == "sasrec" else whole
         lists = _lists(getattr(own, name)().of(prompts), chosen, closed[1], own)
         texts = [format_list([str(catalog.items[index]) for index in top]) for top in lists]

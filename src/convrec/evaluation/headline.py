@@ -79,20 +79,16 @@ def _found(evaluation: Mapping[str, Any], system: str, headline: str) -> str:
 
 
 def headline_facts(evaluation: Mapping[str, Any], systems: Mapping[str, str], headline: str) -> list[Fact]:
-    """Return the facts of the card: recall, rank among the baselines, gain over SFT, format, coverage."""
-    gains, scores = evaluation.get(f"paired_{headline}", {}), evaluation["rank_grpo"]
+    """Return the facts of the card: recall, rank among the baselines, format, coverage; `findings` has the gains."""
+    scores = evaluation["rank_grpo"]
     order, ranks = ranking(evaluation, headline), headline.rpartition("_")[2]
     best, note = next((key for key in order if key != "rank_grpo"), None), ""
     if best:
         note = f"best classical method, {systems[best]}: {_found(evaluation, best, headline)}"
     facts = [Fact(f"Ground truth in the first {ranks}", _found(evaluation, "rank_grpo", headline), note)]
     if best:
-        verb = _VERBS[excludes_zero(gains.get(f"rank_grpo_over_{best}"))]
-        note = f"{verb} {systems[best]} in {metric_label(headline)}"
-        facts.append(Fact("Place among the baselines", f"{order.index('rank_grpo') + 1} of {len(order)}", note))
-    if gain := gains.get("rank_grpo_over_sft"):
-        note = f"{p_words(gain['p'])}; {scores[headline]:.3f} from {evaluation['sft'][headline]:.3f}"
-        facts.append(Fact(f"{metric_label(headline)} gain over SFT", f"{gain['mean']:+.3f} {spread(gain)}", note))
+        place = f"{order.index('rank_grpo') + 1} of {len(order)}"
+        facts.append(Fact("Place among the baselines", place, f"by {metric_label(headline)}"))
     shares = {"format": "lists", "coverage": "catalog that is listed"}
     return facts + [
         Fact(metric_label(name), f"{100 * scores[name]:.1f} %", f"share of the {what}")

@@ -18,29 +18,16 @@ from convrec.evaluation.figures import (
 from convrec.evaluation.headline import excludes_zero, findings, headline_facts, p_words, spread
 from convrec.evaluation.metrics import METRICS
 from convrec.evaluation.page import render_page
-from convrec.evaluation.systems import (
-    SYSTEMS,
-    is_ablation,
-    served_system,
-    settings_words,
-    system_names,
-    system_pair,
-)
+from convrec.evaluation.slices import KINDS
+from convrec.evaluation.systems import SYSTEMS, is_ablation, served_system, settings_words, system_names, system_pair
 
 COMPARED = ("sft", "rank_grpo")  # the systems whose lists are shown side by side
 MODELS = ("zero_shot", *COMPARED)
 BESIDE_HITS = ("mrr", "novelty", "diversity", "popularity_lift", "coverage", "concentration", "broken_wishes")
-SLICES = {
-    "groundtruth_popularity": "Popularity of the ground truth",
-    "conversation_words": "Length of the conversation",
-    "mentions": "Titles that the conversation names",
-    "month": "Month",
-    "new_items": "Ground truth never liked in training",
-}
 
 _FIXED: dict[str, Any] = {  # what the template takes of other modules
     "samples": SAMPLES,
-    "slice_names": SLICES,
+    "slice_names": {kind: title for kind, (title, _) in KINDS.items()},
     "step_names": DEMONSTRATION_STEPS,
     "excludes_zero": excludes_zero,
     "spread": spread,
@@ -103,7 +90,7 @@ def render_report(
         headline=headline,
         recall=f"recall_at_{max(cutoffs)}",
         facts=headline_facts(evaluation, systems, headline),
-        words=findings(evaluation, systems, headline),
+        words=findings(evaluation, systems, headline)[1:],  # a fact says the first
         start=SYSTEMS.get(start, start),
         lists_per_step=math.prod(parameters[f"rank_grpo.{name}"] for name in batch),
         figures={

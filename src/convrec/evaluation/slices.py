@@ -13,12 +13,12 @@ from convrec.evaluation.beyond_accuracy import Row, truth_popularity
 from convrec.evaluation.comparison import KEYS, SAMPLES, mean_intervals
 
 _MENTIONS = ("0", "1", "2", "3_or_more")
-ORDER = {
-    "groundtruth_popularity": ("head", "mid", "tail"),
-    "conversation_words": ("short", "medium", "long"),
-    "mentions": _MENTIONS,
-    "month": (),
-    "new_items": ("known", "new"),
+KINDS: dict[str, tuple[str, Sequence[str]]] = {  # the title of each kind of slices, and their order
+    "groundtruth_popularity": ("Popularity of the ground truth", ("head", "mid", "tail")),
+    "conversation_words": ("Length of the conversation", ("short", "medium", "long")),
+    "mentions": ("Titles that the conversation names", _MENTIONS),
+    "month": ("Month", ()),
+    "new_items": ("Ground truth never liked in training", ("known", "new")),
 }
 
 
@@ -66,7 +66,7 @@ def slice_scores(
     columns = list(wide)
     wide[KEYS] = keys
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for kind, order in ORDER.items():
+    for kind, (_, order) in KINDS.items():
         if kind not in slices:
             continue
         present = set(slices[kind])

@@ -228,7 +228,7 @@ def list_writer(
             }
             missing = [digest for digest in asked if digest not in lists]
             how = options.engine if catalog is None else f"{options.engine}, from the catalog alone"
-            logger.info("%s: %d of %d lists to generate, with %s", model, len(missing), len(asked), how)
+            logger.info("%s: %d of %d lists to generate, with %s", model.name, len(missing), len(asked), how)
             if missing:
                 pairs = [asked[digest] for digest in missing]
                 constrained = [request for _, request in pairs if request is not None]

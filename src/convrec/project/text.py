@@ -1,4 +1,4 @@
-"""Text checks for files and terminals, and lists of titles cut to the terminal's width."""
+"""Text checks for files and terminals, and texts wrapped to the terminal's width."""
 
 import re
 import shutil
@@ -33,18 +33,20 @@ def columns(otherwise: int = WIDTH) -> int:
     return shutil.get_terminal_size((otherwise, 0)).columns
 
 
-def cut(text: str, width: int | None = None) -> str:
-    """Return the text in at most `width` columns, by default the terminal's; what does not fit is an ellipsis."""
-    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415  (a registered model needs `plain` without rich)
+def hung(start: str, text: str) -> list[str]:
+    """Return the text behind `start` in lines of at most the terminal's width, each indented as the first."""
+    from rich.cells import cell_len  # noqa: PLC0415  (a registered model needs `plain` without rich)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    width = width or columns()
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+    indent = cell_len(start)
+    lines = [line.plain.rstrip() for line in Text(text).wrap(Console(), max(columns() - indent, 10))]
+    return [(start + lines[0]).rstrip(), *(" " * indent + line for line in lines[1:])]
 
 
 def listing(heading: str, lines: Sequence[str], limit: int) -> list[str]:
     """Return the heading and, below it, up to `limit` lines and how many more there are; nothing without lines."""
     if not lines:
         return []
-    shown = [heading, *(f"  {plain(line)}" for line in lines[:limit])]
-    more = [f"  ... and {len(lines) - limit:,} more"] if len(lines) > limit else []
-    return [cut(f"  {line}") for line in shown + more]
+    more = [f"... and {len(lines) - limit:,} more"] if len(lines) > limit else []
+    return [*hung("  ", heading), *(part for line in [*lines[:limit], *more] for part in hung("    ", plain(line)))]

@@ -1,11 +1,14 @@
 """The tags and the model card of a registered version."""
 
 from pathlib import Path
+from textwrap import shorten
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from convrec.evaluation.headline import excludes_zero, spread, with_interval
 from convrec.evaluation.metrics import metric_label
+from convrec.evaluation.slices import KINDS
 from convrec.evaluation.systems import is_ablation, system_names
 from convrec.evaluation.table import read_evaluation
 from convrec.project.config.params import Params
@@ -32,6 +35,18 @@ def with_verdict(card: str, verdict: str) -> str:
     """Return a model card with the verdict of a decision below its title, in place of that of the decision before."""
     title, *parts = [part for part in card.split("\n\n") if not part.startswith(_DECISION)] or [""]
     return "\n\n".join([title, f"{_DECISION}{markdown(verdict)}", *parts]).strip()[:MAX_DESCRIPTION]
+
+
+def _samples(paths: Paths, stage: str) -> list[tuple[str, str]]:
+    """Return the last message of the first test prompts, shortened, and the first items of the list for each."""
+    file = paths.predictions / f"{stage}.parquet"
+    if not file.is_file():
+        return []
+    lists = pd.read_parquet(file).set_index("prompt_id")["response"]
+    rows = pd.read_parquet(paths.split("test")).drop_duplicates("prompt_id")[:3]
+    asked = [shorten(messages[-1]["content"], 160, placeholder=" …") for messages in rows["messages"]]
+    found = ["; ".join(lists[prompt].split("\n")[:3]) for prompt in rows["prompt_id"]]
+    return list(zip(map(markdown, asked), map(markdown, found), strict=True))
 
 
 def describe_version(params: Params, paths: Paths, stage: str, model_name: str) -> tuple[dict[str, str], str]:
@@ -77,6 +92,10 @@ def describe_version(params: Params, paths: Paths, stage: str, model_name: str) 
         data={name: table_facts(path) for name, path in files.items() if path.is_file()},
         versions_md5=version_tags(read_versions(paths.root)).get(DIGEST_TAG, ""),
         rows=rows,
+        samples=[] if "feedback" in params.data.source else _samples(paths, stage),  # users' texts stay here
+        headline=headline,
+        metric_label=metric_label,
+        kinds=KINDS,
         commit=git.get(COMMIT_TAG, "unknown"),
         dirty=git.get("git_dirty") == "true",
     )

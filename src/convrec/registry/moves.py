@@ -1,7 +1,8 @@
 """Changes of the champion: each is a compare-and-set, is written to the history, and can be rolled back.
 
 The alias `champion` of MLflow says which version is the champion. The history explains how it became so: one tag of the
-registered model for each move (`move.000001`, `move.000002`, ...), which is never changed afterwards.
+registered model for each move (`move.000001`, `move.000002`, ...), which is never changed afterwards: a sentence for
+people, and the move as JSON on the next line.
 
 MLflow has no compare-and-set over HTTP, but only one process can create a registered model of a certain name. A process
 that has created `claim_name` moves the alias, for a few calls, and deletes it. It writes the history first; setting
@@ -30,6 +31,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 
 from convrec.project.errors import InputError
+from convrec.project.text import plain
 from convrec.registry.tracking.store import short_message, store_error
 from convrec.registry.versions import CHAMPION, all_versions, model_name, registered_model
 
@@ -54,6 +56,13 @@ class Move:
     by: str
     reason: str
     decision: str | None = None  # the artifact with the reasons, in the version's run
+
+    def to_tag(self) -> str:
+        """Return a sentence about the move, and on the next line the move as JSON."""
+        start = f"Version {self.to_version} became the champion on {self.at[:16].replace('T', ' ')} UTC"
+        before = f" in place of version {self.from_version}" if self.from_version else ""
+        how = {"promote": "promoted by", "rollback": "rolled back by", "unlogged": "not by convrec"}[self.kind]
+        return f"{start}{before}, {f'{how} {plain(self.by)}'.rstrip()}.\n{json.dumps(asdict(self))}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ def read_state(client: mlflow.MlflowClient) -> State:
     if model is None:
         return State(None, (), 0)
     names = sorted(name for name in model.tags if re.fullmatch(r"move\.\d{6}", name))
-    moves = [Move(**json.loads(model.tags[name])) for name in names]
+    moves = [Move(**json.loads(model.tags[name].rpartition("\n")[2])) for name in names]
     champion = str(model.aliases[CHAMPION]) if CHAMPION in model.aliases else None
     last = moves[-1].to_version if moves else None
     if champion not in (None, last):
@@ -233,7 +242,7 @@ def _carry_out(client: mlflow.MlflowClient, state: State, move: Move, check: Cal
     moves = (*state.moves, move)
     check()
     for number, entry in enumerate(moves[state.num_written :], start=state.num_written + 1):
-        client.set_registered_model_tag(model_name(), _TAG.format(number), json.dumps(asdict(entry)))
+        client.set_registered_model_tag(model_name(), _TAG.format(number), entry.to_tag())
     try:
         client.set_registered_model_alias(model_name(), CHAMPION, move.to_version)
     except Exception:

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 MODEL_VARIABLE = "CONVREC_MODEL"  # the registered model's name, where there is no params.yaml
 CATALOG_TAG = DATA_TAGS[1]
 _CATALOG = "catalog.parquet"
+_DESCRIPTION = """Answers a conversation with a ranked list of {items}. A version's page has its model card.
+The alias `champion` marks the version that serves users, `challenger` the newest candidate.
+The tags `move.000001`, `move.000002`, ... are the history of the champion, oldest first."""
 _MIN_SHARED = 0.1  # of the smaller of two catalogs, for a comparison of their models
 _PACKAGE = Path(__file__).parents[1]
 DEMO = "demo"  # the trained model that comes with the package, in the form of a version
@@ -158,6 +161,8 @@ def register(params: Params, paths: Paths, parent_run: str | None, stage: str = 
     same = (one for one in versions if all(one.tags.get(name) == tags[name] for name in made_of))
     made = next(same, None) or _log_version(client, experiment, params, paths, stage, parent_run, tags, card)
     # An earlier registration may have been interrupted before it set the card or the alias.
+    if not client.get_registered_model(model_name()).description:  # a person may have written one
+        client.update_registered_model(model_name(), _DESCRIPTION.format(items=params.common.domain.items))
     if not made.description:
         client.update_model_version(model_name(), made.version, description=card[:MAX_DESCRIPTION])
     if all(int(made.version) >= int(other.version) for other in versions):

@@ -19,7 +19,7 @@ from convrec.generation.model_folders import standalone
 from convrec.generation.pretrained import load_model
 from convrec.generation.trie import Guide
 from convrec.project.device import pick_device
-from convrec.project.text import columns, cut, plain
+from convrec.project.text import columns, hung, plain
 from convrec.service.translation import LIST_LENGTH, Conversation, ModelFiles, Prepared, Translator
 
 logger = logging.getLogger(__name__)
@@ -47,15 +47,15 @@ class RecommendedList(list[Recommendation]):
     wishes: Sequence[Wish] = ()
 
     def __str__(self) -> str:
-        lines = ["rank  item", *(f"{item.rank:>4}  {plain(str(item))}" for item in self)]
-        if any(item.reasons for item in self):
-            width = max(map(len, lines))
-            reasons = ["reasons", *(plain("; ".join(item.reasons or ())) for item in self)]
-            if columns() < width + _REASON:
-                reasons[0], width, lines = "", 0, [f"{line}\n    " for line in lines]  # each below its item
-            rows = [f"{line:<{width}}  {reason}".rstrip() for line, reason in zip(lines, reasons, strict=True)]
-            lines = [cut(line) for row in rows for line in row.splitlines()]
-        return "\n".join([*filter(None, [plain(summary(self.wishes))]), *lines])
+        rows = [(item.rank, plain(str(item)), plain("; ".join(item.reasons or ()))) for item in self]
+        width = max(map(len, ["item", *(item for _, item, _ in rows)]))
+        beside = any(reason for *_, reason in rows) and columns() >= len("rank  ") + width + _REASON
+        head = ("rank", "item", "reasons" if beside else "")
+        lines = hung("", plain(summary(self.wishes))) if self.wishes else []
+        for rank, item, reason in (head, *rows):
+            start, text = (f"{item:<{width}}  ", reason) if beside else ("", f"{item}\n{reason}".strip())
+            lines += hung(f"{rank:>4}  {start}", text)
+        return "\n".join(filter(None, lines))
 
     __repr__ = __str__
 

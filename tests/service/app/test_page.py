@@ -19,7 +19,7 @@ SMALL_TARGETS = """(targets) => [...document.querySelectorAll(targets)].filter((
   .filter((node) => Math.min(node.getBoundingClientRect().width, node.getBoundingClientRect().height) < 44)
   .map((node) => node.outerHTML)"""
 SIZES = {390: 844, 1440: 900}
-CHAMPION, CHALLENGER = "champion, version 1", "challenger, version 2"
+CHAMPION, CHALLENGER = "Model in use (version 1)", "New model (version 2)"
 
 
 @pytest.fixture(scope="module")

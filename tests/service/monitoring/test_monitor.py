@@ -80,7 +80,7 @@ def test_a_sentence_transformer_embeds_the_conversations(project, cli, tmp_path)
 def test_a_week_without_answers_is_not_judged(project, cli):
     ended = cli("monitor", "--until", "2021-01-01")
     assert ended.status == 0 and ended.out.count("not enough data: ") == 9
-    assert "acceptance: not enough data: (at most 0.1; 0 answers, at least 200 are needed)" in ended.out
+    assert "acceptance: not enough data: 0 answers, at least 200 are needed\n" in ended.out
     assert "No answers were recorded in this time." in Path("runs/monitoring.html").read_text(encoding="utf-8")
 
 

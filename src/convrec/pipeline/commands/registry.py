@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -66,7 +67,7 @@ def promote(
         if decision.gates:
             _print_table(GATE_COLUMNS, gate_rows(decision))
             if skipped := skipped_gates(decision):
-                print(plain(skipped))
+                console.print(plain(skipped), soft_wrap=not console.is_terminal)
         if dry_run:
             print("Dry run: nothing was written or moved.")
     return 0 if decision.promoted or decision.status == ALREADY else EXIT_NOT_PROMOTED
@@ -102,6 +103,12 @@ def list_all(*, as_json: AsJson = False) -> None:
     name, others = model_name(), other_models(model_name())
     if rows:
         print(f"Versions of {name}; {others}" if others else f"Versions of {name}")
+        print("NDCG: on the test split, ± half the width of its 95 % interval; created: in UTC")
+        for row in rows:
+            row["created"], row["aliases"] = row["created"].removesuffix(" UTC"), row["aliases"].replace(",", "")
+            if found := re.match(r"(\S+) \[(\S+), (\S+)\]", row["ndcg"]):
+                mean, low, high = map(float, found.groups())
+                row["ndcg"] = f"{mean:.3f} ±{(high - low) / 2:.3f}"
         _print_table(COLUMNS, [tuple(row[column] for column in COLUMNS) for row in rows])
     else:
         remedies = ["`python -m flows.train`, or `convrec registry register`", others]

@@ -115,12 +115,12 @@ def _loading(what: str) -> "Status":
 
 
 def _open(name: str) -> "Recommender":
-    with _loading(name):
+    with _loading(f"the {name} model"):
         from convrec.registry.recommenders import open_recommender
         from convrec.registry.versions import CHAMPION, champion_or_newest
 
     name = champion_or_newest() if name == CHAMPION else name
-    with _loading(name):
+    with _loading(f"the {name} model"):
         return open_recommender(name)
 
 

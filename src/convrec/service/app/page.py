@@ -111,7 +111,8 @@ def make_page_router(service: Service) -> APIRouter:
 
 
 def _name(role: str, model: ServedModel) -> str:
-    return role if role == model.version else f"{role}, version {model.version}"
+    words = {"champion": "Model in use", "challenger": "New model", "demo": "Demo model"}.get(role, role)
+    return words if role == model.version else f"{words} (version {model.version})"
 
 
 def _check_titles(question: Question, translators: list[Translator]) -> None:

@@ -44,12 +44,11 @@ class Check:
     detail: str = ""
 
     def __str__(self) -> str:
-        found = "" if self.figure is None else f" {self.figure:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        sample = f"{self.n:,} {self.unit}"
+        start, sample = f"{self.name}: {self.status}: ", f"{self.n:,} {self.unit}"
         if self.status == TOO_FEW:
-            sample += f", at least {self.min_sample:,} are needed"
+            return f"{start}{sample}, at least {self.min_sample:,} are needed"
         detail = f"; {self.detail}" if self.detail else ""
-        return f"{self.name}: {self.status}:{found} (at most {self.limit:g}; {sample}){detail}"
+        return f"{start}{self.figure:.3f} [{self.low:.3f}, {self.high:.3f}] (at most {self.limit:g}; {sample}){detail}"
 
 
 class _Judge(NamedTuple):
