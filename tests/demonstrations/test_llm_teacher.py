@@ -89,7 +89,7 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(con
         return sent(completion(text, reported()))
 
     names, titles = ["Heat (1995)", "Primer Movie (2004)"], ["Heat", "Primer Movie"]
-    written = ["User: that Primer Movie with the time box was confusing"]
+    written = [_row("that Primer Movie with the time box was confusing")]
     with ChatServer(reply) as server:
         teacher = LLMTeacher(connect(server), PROMPTS, catalog, written)
         texts = teacher.describe(names, titles)
