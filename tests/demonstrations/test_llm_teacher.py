@@ -90,7 +90,7 @@ def test_an_item_is_asked_for_once_and_an_unknown_one_with_what_people_wrote(con
         return sent(completion(text, reported()))
 
     items = [Item("Heat", 1995), Item("Primer Movie", 2004)]
-    written = ["User: that Primer Movie with the time box was confusing"]
+    written = [_row("that Primer Movie with the time box was confusing")]
     with ChatServer(reply) as server:
         teacher = LLMTeacher(connect(server), PROMPTS, catalog, written)
         texts = teacher.describe(items)
