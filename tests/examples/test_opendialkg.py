@@ -33,6 +33,6 @@ def test_a_message_that_names_films_anew_is_a_row_of_the_source_files(tmp_path):
     quarantine = Quarantine()
     found = read_files(tmp_path / "made", quarantine, catalog="catalog.csv")
     assert [(item.title, item.year) for item in found.catalog.items] == [("Collateral", None), ("Heat", 1995)]
-    (row,) = found.rows.to_dict("records")
+    (row,) = found.rows
     assert [truth["title"] for truth in row["groundtruth"]] == ["Collateral"]
     assert [message["role"] for message in row["messages"]] == ["user"] and list(row["seen_titles"]) == ["Heat"]

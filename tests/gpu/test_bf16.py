@@ -113,11 +113,13 @@ def test_sft_without_padding_is_as_near_to_float32_as_with_it(kind, device):
 class _Recorder:
     """Stands in for a constraint; it keeps the log-probabilities that tokens are sampled from."""
 
+    trie = None
+
     def __init__(self):
         self.log_probs = []
 
-    def processor(self, prompts):
-        return self
+    def request(self, prompt):
+        """None is asked for."""
 
     def __call__(self, input_ids, scores):
         self.log_probs.append(scores.float().log_softmax(-1))
@@ -128,6 +130,7 @@ class _Recorder:
 def test_rollouts_with_a_cached_prompt_have_the_log_probabilities_of_the_plain_pass(kind, device, figure, monkeypatch):
     """In bfloat16, the mismatch between sampling and training is no larger than the rounding itself."""
     monkeypatch.setattr(rollouts, "can_jump", lambda _: False)  # the recorder is no constraint
+    monkeypatch.setattr(rollouts, "CatalogConstraint", lambda *_: recorder)
     model = _model(kind, device).eval()
     prompts = [prompt for length in LENGTHS for prompt in [list(range(5, 5 + length))] * 4]
     sampling = {"do_sample": True, "top_k": 0, "max_new_tokens": WIDTH, "repetition_penalty": PENALTY}

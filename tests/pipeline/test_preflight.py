@@ -172,13 +172,14 @@ def test_the_scratch_project_has_the_longest_rows(project):
     scratch.make_rows_longest()
     whole = [row["prompt_id"] for row in read_rows(scratch.own.split("train"))]
     held_out = [row["prompt_id"] for row in read_rows(scratch.own.split("validation"))]
-    assert len(held_out) == params.evaluate.batch_size and whole == [row["prompt_id"] for row in rows] + held_out
+    longest = [f"p{299 - n}" for n in range(300)]
+    assert len(held_out) == params.evaluate.batch_size and whole == longest + held_out
     scratch.shorten_training()
     prompts = STEPS * params.rank_grpo.per_device_train_batch_size // params.rank_grpo.num_generations
     sequences = STEPS * params.sft.per_device_train_batch_size * params.sft.gradient_accumulation_steps
     assert len(read_rows(scratch.own.demonstration("train"))) == sequences
     train = [row["prompt_id"] for row in read_rows(scratch.own.split("train"))]
-    assert train == [f"p{299 - n}" for n in range(max(prompts, sequences))]
+    assert train == longest[: max(prompts, sequences)]
     assert len(read_rows(paths.split("train"))) == 300, "the project's own rows stay"
     lists = {row[params.sft.lists] for row in read_rows(scratch.own.demonstration("train"))}
     assert len(lists) == 1 and len(lists.pop().split("\n")) == params.common.list_length
