@@ -2,7 +2,8 @@ from convrec.project.table import TextTable
 from convrec.project.text import hung, listing, markdown, plain
 
 
-def test_terminal_text_is_one_line_of_harmless_characters():
+def test_terminal_text_is_one_line_of_harmless_characters(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     assert plain(" a\n\tb\u2028c\x1b[0m\ud800") == "a b c\N{REPLACEMENT CHARACTER}[0m\N{REPLACEMENT CHARACTER}"
     assert markdown("- a | <b>\n## c") == "- a \\| &lt;b> ## c"
     assert hung("1  ", "abc " * 40) == [f"1  {'abc ' * 24}".rstrip(), f"   {'abc ' * 16}".rstrip()]

@@ -16,6 +16,7 @@ from tests.service.recommending import CATALOG, make_recommender
 
 SCRIPTS = ("/elements.js", "/lists.js", "/page.js", "/share.js", "/titles.js", "/wishes.js")
 MODELS = {"champion": make_recommender(0), "challenger": make_recommender(1)}
+NAMES = ("Model in use", "New model")
 CLIENT = TestClient(make_app(make_service(MODELS), has_page=True))
 
 
@@ -25,16 +26,16 @@ def _ask(**question):
 
 def test_both_models_answer_as_their_recommenders_do():
     models = CLIENT.get("/api/models").json()
-    expected = [{"name": name, "items": 15, "noun": "films"} for name in ("champion", "challenger")]
+    expected = [{"name": name, "items": 15, "noun": "films"} for name in NAMES]
     assert models["models"] == expected and models["saved"] == "nothing" and len(models["examples"]) == 3
     assert models["reads"].startswith("I read titles, years and genres, and keep to limits such as “no ")
     reply = _ask(conversation="I loved Heat", n=3, deny=["Up"], allow=None)
     assert reply.status_code == 200
-    for answered, (name, model) in zip(reply.json()["models"], MODELS.items(), strict=True):
+    for answered, words, (name, model) in zip(reply.json()["models"], NAMES, MODELS.items(), strict=True):
         (expected,) = model.recommend(["I loved Heat"], 3, deny=["Up"])
         own = answered.pop("recommendations")
         wishes = [{"text": "Heat", "state": "named", "is_chosen": False}]
-        assert answered == {"list": name, "name": name, "wishes": wishes, "drops": []} and [
+        assert answered == {"list": name, "name": words, "wishes": wishes, "drops": []} and [
             item.items() >= vars(r).items() for item, r in zip(own, expected, strict=True)
         ]
         assert [item["item_id"] for item in own] == [CATALOG.items[CATALOG.index_of_line(str(r))].id for r in expected]
@@ -70,7 +71,7 @@ def test_filters_hold_for_each_of_the_catalogs():
     short, long = ([item["title"] for item in own["recommendations"]] for own in reply.json()["models"])
     assert len(short) == len(long) == 8 and "Network" not in long
     reply = client.post("/api/recommend", json={"conversation": "a film", "n": 1, "allow": ["Network"]})
-    assert reply.status_code == 400 and reply.json()["error"].startswith("champion: n = 1: 0 of the catalog's 8")
+    assert reply.status_code == 400 and reply.json()["error"].startswith("Model in use: n = 1: 0 of the catalog's 8")
 
 
 def _states(*messages, choices=()):
@@ -217,8 +218,8 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     ("body", "status", "words"),
     [
         (b"{}", 400, "conversation, messages: give exactly one of the two"),
-        (b'{"conversation": " "}', 400, "champion: conversation 1: it is empty"),
-        (b'{"conversation": "x", "n": 16}', 400, "champion: n = 16: 15 of the catalog's 15 items are left"),
+        (b'{"conversation": " "}', 400, "Model in use: conversation 1: it is empty"),
+        (b'{"conversation": "x", "n": 16}', 400, "Model in use: n = 16: 15 of the catalog's 15 items are left"),
         (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
         (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
         (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
