@@ -3,6 +3,7 @@
 import datetime
 import json
 import random
+import re
 import shlex
 from pathlib import Path
 
@@ -159,3 +160,12 @@ def test_what_cannot_be_trained_is_refused(folder, cli, catalogs, conversations,
     status, _, error = cli("init", folder, *options)
     assert status == 2 and message in error and error.count("\n") == 1
     assert not Path("params.previous.yaml").exists()
+
+
+def test_the_sample_of_a_log_is_read_whole(folder, cli):
+    assert cli("data", "sample", "sample", "--log", "--conversations", "90").status == 0
+    status, output, _ = cli("init", "sample", "--dry-run")
+    assert (
+        status == 0 and re.search(r"log's items +100\.0% of", output) and "data.interactions.log=events.csv" in output
+    )
+    assert "'data.interactions.liked=[\"like\"]'" in output

@@ -16,16 +16,19 @@ PINNED = Path("requirements.txt")
 _CODE = re.compile(r"(?:^ +- src/convrec/\S+\n)+", re.MULTILINE)
 
 
-def write_project() -> str | None:
+def write_project(dry_run: bool = False) -> str | None:
     """Write a project into the current folder unless there is one, and return what was written.
 
     In the graph, the installed version in requirements.txt stands for the code: with another one, stages run again.
-    Raises `InputError` where a file would be overwritten, or the package is a checkout's.
+    Raises `InputError` where a file would be overwritten, the package is a checkout's, or a project would be written in
+    a dry run: what follows needs its profiles.
     """
     if GRAPH.exists():
         return None
     if not TEMPLATE.is_dir():
         raise InputError(f"{Path.cwd()}: no project ({GRAPH} is missing); run the command in a clone of the project")
+    if dry_run:
+        raise InputError(f"--dry-run: {Path.cwd()} has no project yet; without it, `convrec init` writes one")
     files = [path.relative_to(TEMPLATE) for path in TEMPLATE.rglob("*") if path.is_file()]
     if there := [str(path) for path in (*files, PINNED) if path.exists()]:
         raise InputError(f"{Path.cwd()}: {', '.join(there)} would be overwritten; run `convrec init` in a new folder")

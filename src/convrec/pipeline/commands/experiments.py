@@ -41,7 +41,7 @@ def init(
     from convrec.pipeline.new_project import write_project
     from convrec.pipeline.own_data import init as look
 
-    if not dry_run and (written := write_project()):
+    if written := write_project(dry_run):
         print(written)
     named = {"catalog": catalog, "conversations": conversations, "log": log}
     for line in look(folder, named, items, settings or [], dry_run):
