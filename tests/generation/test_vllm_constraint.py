@@ -21,8 +21,16 @@ REQUESTS += [ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]), ListRequest(
 REQUESTS += [ListRequest(2), ListRequest(5, log_weights=log_weights({0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5}))]
 
 
-@pytest.mark.slow  # CI runs one test of vLLM
-def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
+@pytest.mark.parametrize(
+    "speculative",
+    [
+        pytest.param(None, marks=pytest.mark.slow),  # CI runs one test of vLLM
+        pytest.param(
+            {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}, marks=pytest.mark.nightly
+        ),
+    ],
+)
+def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, speculative):
     """Seven requests, three at a time, one of them free: each list is what the model alone would write."""
     tokenizer = TOKENIZERS["byte_level"]()
     model = make_model(tokenizer, **SIZES, seed=0).eval()
@@ -35,7 +43,8 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
     task = {
         "prompts": prompts,
         "requests": [request and request_options(request) for request in REQUESTS],
-        "penalty": PENALTY,  # of guided lists
+        "penalty": PENALTY,  # of constrained lists
+        "speculative": speculative,
         "max_tokens": trie.longest(6),
         "eos": tokenizer.eos_token_id,
         "vocab_size": len(tokenizer),
@@ -46,7 +55,10 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
     run_module("tests.generation.constrained_vllm", *options)
     found = json.loads((tmp_path / "lists.json").read_text())
     assert found["compared"] > 300
-    assert "min_tokens" in found["refusal"] and found["interrupted"] > 0
+    counts = found["counts"]
+    assert "min_tokens" in found["refusal"] and counts["num_preemptions"] > 0
+    if speculative:
+        assert 0 < counts["spec_decode_num_accepted_tokens"] < counts["spec_decode_num_draft_tokens"]
     places = tokenize_lines(LINES, tokenizer, "")
     for prompt, request, tokens in zip(prompts, REQUESTS, found["lists"], strict=True):
         with torch.no_grad():
@@ -57,15 +69,15 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path):
                     places,
                     request,
                     tokenizer.eos_token_id,
-                    lambda written, prompt=prompt, request=request: _scores(model, prompt, written, request),
+                    lambda written, prompt=prompt: _scores(model, prompt, written),
                 )
         assert tokens == expected
 
 
-def _scores(model, prompt: list[int], written: list[int], request: ListRequest) -> list[float]:
+def _scores(model, prompt: list[int], written: list[int]) -> list[float]:
     ids = torch.tensor([prompt + written])
     logits = model(ids).logits[:, -1]
-    return (RepetitionPenaltyLogitsProcessor(PENALTY)(ids, logits) if request.log_weights else logits)[0].tolist()
+    return RepetitionPenaltyLogitsProcessor(PENALTY)(ids, logits)[0].tolist()
 
 
 def _free_list(model, prompt: list[int], eos: int, max_tokens: int) -> list[int]:

@@ -117,8 +117,9 @@ class ConstraintState:
     def mask_(self, scores: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Set the scores (B, vocab_size) of forbidden next tokens to -inf and guide the others, in place; return them.
 
-        Where each item is one token, the scores of a list's first token stand for those of all its tokens: a list is
-        then the best items of one distribution, or drawn from it without replacement (Plackett-Luce).
+        The scores are contiguous. Where each item is one token, those of a list's first token stand for those of all
+        its tokens: a list is then the best items of one distribution, or drawn from it without replacement
+        (Plackett-Luce).
         """
         if self._trie.is_one_pass:
             self._read_once(scores, self._rows if rows is None else np.asarray(rows, np.int64))

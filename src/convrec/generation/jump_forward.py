@@ -161,7 +161,7 @@ def write_lists(
                 logits_to_keep=1,
             )
             scores = output.logits[:, -1].to(torch.promote_types(output.logits.dtype, torch.float32), copy=True)
-            scores = scores if penalize is None else penalize(ids, scores)
+            scores = scores if penalize is None else penalize(ids, scores).contiguous()
         state = state or ConstraintState(trie, requests, scores.shape[1])
         scores = state.mask_(scores)
         if temperature is None:

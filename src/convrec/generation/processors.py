@@ -38,7 +38,7 @@ class CatalogConstraint(LogitsProcessor):
         self._input_ids = torch.empty(0)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Set the scores (rows, V) of what is not allowed to -inf and guide the others, in place, and return them.
+        """Set the scores (rows, V) of what is not allowed to -inf and guide the others; return them.
 
         Raises `ValueError` for another batch than the one it began with.
         """
@@ -47,7 +47,7 @@ class CatalogConstraint(LogitsProcessor):
         else:
             self._follow(self._state, input_ids)
         self._input_ids = input_ids
-        return self._state.mask_(scores)  # type: ignore[return-value]
+        return self._state.mask_(scores.contiguous())  # type: ignore[return-value]
 
     def _begin(self, input_ids: torch.Tensor, scores: torch.Tensor) -> ConstraintState:
         if len(input_ids) != len(self._requests):

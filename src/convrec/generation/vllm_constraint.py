@@ -2,18 +2,18 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.triton_utils import HAS_TRITON
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from convrec.generation.constraint import ConstraintState
 from convrec.generation.trie import CatalogTrie, ListRequest
-from convrec.generation.vllm_requests import requested_list, requested_penalty
+from convrec.generation.vllm_requests import requested_list
 from convrec.project.errors import InputError
 
 _CONFIG = "catalog_trie"  # its name in the engine's additional_config
@@ -24,63 +24,37 @@ _FORCING = ("min_tokens", "logit_bias", "allowed_token_ids", "bad_words", "struc
 def engine_options(trie: str | Path) -> dict[str, Any]:
     """Return the engine's arguments with which it can constrain lists; `trie` is the file of a saved trie.
 
-    It is a processor of vLLM's V1 model runner, which this chooses for the engines of this process: vLLM's own default
-    depends on its version and the machine. Raises `InputError` where the environment chooses another runner.
+    It is a processor of vLLM's V2 model runner, which this chooses for the engines of this process: vLLM's own default
+    depends on the model. Raises `InputError` where the environment chooses another runner, or Triton cannot run it.
     """
-    if (runner := os.environ.setdefault(_RUNNER, "0")) != "0":
+    if (runner := os.environ.setdefault(_RUNNER, "1")) != "1":
         raise InputError(
-            f"{_RUNNER} = {runner!r}: the catalog constraint needs vLLM's V1 runner; set it to 0, or unset it"
+            f"{_RUNNER} = {runner!r}: the catalog constraint needs vLLM's V2 runner; set it to 1, or unset it"
+        )
+    if not HAS_TRITON:
+        raise InputError(
+            "vLLM's V2 runner, which the catalog constraint needs, cannot run here: Triton finds no GPU; "
+            "set evaluate.engine and rank_grpo.rollouts to transformers"
         )
     processor = f"{__name__}:{VllmCatalogConstraint.__name__}"
     return {"logits_processors": [processor], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
 
 
-class HeldTokens:
-    """The tokens of a prompt and its list, for a repetition penalty that is applied before the guidance."""
-
-    def __init__(self, prompt: Sequence[int], penalty: float):
-        self.penalty, self._prompt = penalty, prompt
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the list's tokens."""
-        self.tokens = np.unique(np.asarray(self._prompt, np.int64))
-
-    def add(self, token: int) -> None:
-        """Add a token of the list."""
-        if self.penalty != 1:
-            self.tokens = np.union1d(self.tokens, [token])
-
-
-def penalize_(logits: torch.Tensor, held: Sequence[HeldTokens]) -> torch.Tensor:
-    """Apply each row's penalty to the tokens that it holds, as transformers does, in place. Shape: (B, vocab)."""
-    if all(own.penalty == 1 for own in held):
-        return logits
-    sizes = [len(own.tokens) for own in held]
-    rows = torch.from_numpy(np.repeat(np.arange(len(held)), sizes)).to(logits.device)
-    tokens = torch.from_numpy(np.concatenate([own.tokens for own in held])).to(logits.device)
-    penalties = torch.tensor([own.penalty for own in held]).repeat_interleave(torch.tensor(sizes)).to(logits)
-    values = logits[rows, tokens]
-    logits[rows, tokens] = torch.where(values > 0, values / penalties, values * penalties)
-    return logits
-
-
 @dataclass
 class _List:
-    """A constrained list: its row in the state, and how many of its tokens the state has read."""
+    """A constrained list: its tokens as far as they are known, also drafted ones, and how many the state has read."""
 
     request: ListRequest
-    tokens: list[int]  # vLLM's own list, which grows
-    row: int
-    held: HeldTokens
+    tokens: list[int] = field(default_factory=list)
     read: int = 0
 
 
 class VllmCatalogConstraint(LogitsProcessor):
-    """Masks and guides the logits of the constrained requests of the batch of vLLM's V1 model runner.
+    """Masks and guides the logits of the constrained requests in the batch of vLLM's V2 model runner.
 
-    The state has a row for each of `max_num_seqs` requests from the start. A server sets `trie` in the process that
-    receives requests, which then rejects lists that cannot be met.
+    The state has a row for each slot of the runner. The runner applies a request's repetition penalty before it, as
+    transformers does. A server sets `trie` in the process that receives requests, which then rejects lists that cannot
+    be met.
     """
 
     trie: ClassVar[CatalogTrie | None] = None
@@ -96,78 +70,78 @@ class VllmCatalogConstraint(LogitsProcessor):
                 cls.trie.check([request])
             except InputError as error:
                 raise ValueError(str(error)) from None
-        if request.log_weights and sampling_params.repetition_penalty != 1:
-            raise ValueError("repetition_penalty: a guided list allows none; set it to 1.0")
         wrong = [name for name in _FORCING if getattr(sampling_params, name)]
         if wrong:
             raise ValueError(
                 f"{', '.join(wrong)}: a constrained list allows no other option that forces or forbids tokens; unset it"
             )
 
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool):
-        size = vllm_config.scheduler_config.max_num_seqs
-        self._device = device
+    def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState):
         path = (vllm_config.additional_config or {}).get(_CONFIG)
         if path is None:
             raise ValueError(f"additional_config: {_CONFIG!r} is missing; create the engine with `engine_options`")
-        vocab_size = vllm_config.model_config.get_vocab_size()
-        self._state = ConstraintState(CatalogTrie.load(path), [], vocab_size, size)
-        self._lists: dict[int, _List] = {}  # by their place in vLLM's batch
-        self._free = list(range(size))
+        self._slots = req_states
+        self._state = ConstraintState(CatalogTrie.load(path), [], req_states.vocab_size, req_states.max_num_reqs)
+        self._lists: dict[int, _List] = {}  # by their slot
+        self._added: set[int] = set()
 
-    def is_argmax_invariant(self) -> bool:
-        return False
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Take a request into a slot; one that was preempted comes again, with the tokens that it had written."""
+        self._lists.pop(req_idx, None)
+        self._added.discard(req_idx)
+        request = requested_list(sampling_params.extra_args)
+        if request is None:
+            return False
+        if self._state.is_one_pass and self._slots.prefill_len.np[req_idx] > self._slots.prompt_len.np[req_idx]:
+            raise RuntimeError("vLLM preempted a list, which is read in one pass; lower evaluate.batch_size")
+        self._lists[req_idx] = _List(request)
+        self._added.add(req_idx)
+        return True
 
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
-        if batch_update is None:
-            return
-        for place in batch_update.removed:
-            self._remove(place)
-        added = []
-        for place, params, prompt, tokens in batch_update.added:
-            self._remove(place)
-            request = requested_list(params.extra_args)
-            if request is not None:
-                held = HeldTokens(prompt or [], requested_penalty(params.extra_args))
-                if tokens and self._state.is_one_pass:
-                    raise RuntimeError("vLLM preempted a list, which is read in one pass; lower evaluate.batch_size")
-                self._lists[place] = _List(request, tokens, self._free.pop(), held)
-                added.append(self._lists[place])
-        self._begin(added)
-        for source, target, direction in batch_update.moved:
-            moved = self._lists.pop(source, None)
-            if direction == MoveDirectionality.SWAP and target in self._lists:
-                self._lists[source] = self._lists.pop(target)
-            self._remove(target)
-            if moved is not None:
-                self._lists[target] = moved
+    def apply_staged_writes(self) -> None:
+        self._begin(sorted(self._added))
+        self._added.clear()
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        if not self._lists:
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        if not any(slot in self._lists for slot in ctx.idx_mapping_np.tolist()):
             return logits
-        self._read()
-        places = torch.tensor(list(self._lists), device=self._device)
-        rows = [own.row for own in self._lists.values()]
-        chosen = penalize_(logits[places], [own.held for own in self._lists.values()])
-        logits[places] = self._state.mask_(chosen, rows)
+        parts = ctx.expanded_local_pos, ctx.expanded_idx_mapping, ctx.pos, ctx.input_ids
+        of_rows = torch.stack([part.to(torch.int64) for part in parts], 1).tolist()  # one transfer
+        levels: dict[int, list[tuple[int, int, int, int]]] = {}  # a draft is read after those before it
+        for row, (level, slot, position, token) in enumerate(of_rows):
+            written = position + 1 - int(self._slots.prompt_len.np[slot])
+            if slot in self._lists and written >= 0:  # else a part of a prompt
+                levels.setdefault(level, []).append((row, slot, written, token))
+        for _, level_rows in sorted(levels.items()):
+            self._read([(slot, written, token) for _, slot, written, token in level_rows])
+            rows = torch.tensor([row for row, *_ in level_rows], device=logits.device)
+            logits[rows] = self._state.mask_(logits[rows], [slot for _, slot, *_ in level_rows])
         return logits
 
-    def _remove(self, place: int) -> None:
-        gone = self._lists.pop(place, None)
-        if gone is not None:
-            self._free.append(gone.row)
+    def _begin(self, slots: Sequence[int]) -> None:
+        self._state.put(slots, [self._lists[slot].request for slot in slots])
+        for slot in slots:
+            self._lists[slot].read = 0
 
-    def _begin(self, lists: Sequence[_List]) -> None:
-        self._state.put([own.row for own in lists], [own.request for own in lists])
-        for own in lists:
-            own.read = 0
-            own.held.begin()
+    def _read(self, ends: Sequence[tuple[int, int, int]]) -> None:
+        """Bring each slot's state to so many tokens, of which the last is given; rejected drafts are taken back."""
+        again = []
+        for slot, written, last in ends:
+            own, kept = self._lists[slot], max(written - 1, 0)
+            known = own.tokens if len(own.tokens) >= kept else self._written(slot, kept)  # of a preempted request
+            tokens = known[:kept] + [last][:written]
+            if own.tokens[: own.read] != tokens[: own.read]:
+                again.append(slot)
+            own.tokens = tokens
+        self._begin(again)
+        lists = {slot: self._lists[slot] for slot, *_ in ends}
+        while behind := [slot for slot, own in lists.items() if own.read < len(own.tokens)]:
+            self._state.advance([lists[slot].tokens[lists[slot].read] for slot in behind], behind)
+            for slot in behind:
+                lists[slot].read += 1
 
-    def _read(self) -> None:
-        """Bring the state to the tokens written since; a list that vLLM has cut back is read again."""
-        self._begin([own for own in self._lists.values() if own.read > len(own.tokens)])
-        while behind := [own for own in self._lists.values() if own.read < len(own.tokens)]:
-            self._state.advance([own.tokens[own.read] for own in behind], [own.row for own in behind])
-            for own in behind:
-                own.held.add(own.tokens[own.read])
-                own.read += 1
+    def _written(self, slot: int, number: int) -> list[int]:
+        """Return the first tokens after a request's prompt."""
+        begin = int(self._slots.prompt_len.np[slot])
+        tokens: list[int] = self._slots.all_token_ids.gpu[slot, begin : begin + number].tolist()
+        return tokens

@@ -106,12 +106,13 @@ class VllmEngine(Engine):
         from vllm import SamplingParams  # noqa: PLC0415  (not on every machine)
 
         penalty, end = self._repetition_penalty, self.tokenizer.eos_token_id
-        most, asked = self._most_tokens(requests), requests if self._trie is not None else [None] * num_lists
+        decoding = decoding_options(self._most_tokens(requests), penalty, end)
+        asked = requests if self._trie is not None else [None] * num_lists
         return [
             SamplingParams(
                 detokenize=False,
-                extra_args=None if request is None else request_options(request, penalty),
-                **decoding_options(most, penalty, end, request),
+                extra_args=None if request is None else request_options(request),
+                **decoding,
             )
             for request in asked
         ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, Field, PositiveInt, model_validator
 
 from convrec.generation.trie import ListRequest, LogWeights
 
@@ -23,7 +23,6 @@ class _Asked(BaseModel, strict=True):
     catalog_list_allowed: list[_Item] | None = None
     catalog_list_weighted: list[_Item] = []
     catalog_list_log_weights: list[float] = []
-    catalog_list_penalty: PositiveFloat = 1.0
 
     @model_validator(mode="after")
     def _each_has_a_weight(self) -> "_Asked":
@@ -32,25 +31,21 @@ class _Asked(BaseModel, strict=True):
         return self
 
 
-def decoding_options(
-    max_tokens: int, repetition_penalty: float, end_token: int, request: ListRequest | None = None
-) -> dict[str, Any]:
+def decoding_options(max_tokens: int, repetition_penalty: float, end_token: int) -> dict[str, Any]:
     """Return how a list is decoded: fields of vLLM's `SamplingParams`, and of a request to its server."""
-    is_guided = request is not None and bool(request.log_weights)
     return {
         "temperature": 0.0,
         "max_tokens": max_tokens,
-        "repetition_penalty": 1.0 if is_guided else repetition_penalty,
+        "repetition_penalty": repetition_penalty,
         "stop_token_ids": [end_token],
         "ignore_eos": True,  # of the model's configuration, which may name others
     }
 
 
-def request_options(request: ListRequest, repetition_penalty: float = 1.0) -> dict[str, Any]:
+def request_options(request: ListRequest) -> dict[str, Any]:
     """Return the extra arguments of a constrained list: `extra_args` of `SamplingParams`, `vllm_xargs` of a server.
 
-    The request must be one that can be met (`CatalogTrie.check`): another would stop the engine. A repetition penalty
-    of a guided list is among them: vLLM applies its own after its logits processors, and so to the guidance as well.
+    The request must be one that can be met (`CatalogTrie.check`): another would stop the engine.
     """
     options: dict[str, Any] = {"catalog_list_length": request.length}
     for name, items in (("banned", request.banned), ("allowed", request.allowed)):
@@ -59,13 +54,7 @@ def request_options(request: ListRequest, repetition_penalty: float = 1.0) -> di
     if request.log_weights:
         options["catalog_list_weighted"] = request.log_weights.items.tolist()
         options["catalog_list_log_weights"] = request.log_weights.logs.tolist()
-        options["catalog_list_penalty"] = float(repetition_penalty)
     return options
-
-
-def requested_penalty(options: Mapping[str, Any] | None) -> float:
-    """Return the repetition penalty that extra arguments ask for, 1 for none."""
-    return float((options or {}).get("catalog_list_penalty", 1.0))
 
 
 def requested_list(options: Mapping[str, Any] | None) -> ListRequest | None:

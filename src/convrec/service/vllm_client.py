@@ -121,8 +121,8 @@ class ServerDecoder:
     def _request(self, asked: Prepared) -> dict[str, Any]:
         options = {
             "return_token_ids": True,
-            "vllm_xargs": request_options(asked.request, self._penalty),
-            **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end, asked.request),
+            "vllm_xargs": request_options(asked.request),
+            **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
         }
         return {"model": self._name, "prompt": asked.prompt, "extra_body": options}
 

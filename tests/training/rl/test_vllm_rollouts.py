@@ -47,10 +47,9 @@ def test_each_prompt_is_a_request_with_its_own_seen_titles(tiny_model):
     for number, (prompt, place, options) in enumerate(found["asked"]):
         assert (prompt, place) == divmod(number, 2)
         expected = {"catalog_list_length": 2, "catalog_list_banned": [prompt % 2]}
-        if prompt == 7:  # the processor penalizes before it guides
+        if prompt == 7:
             expected |= {"catalog_list_weighted": [2, 3], "catalog_list_log_weights": [0.5, -1.0]}
-            expected["catalog_list_penalty"] = 1.5
-        assert options == {"seed": 1, "penalty": 1.0 if prompt == 7 else 1.5, "vllm_xargs": expected}
+        assert options == {"seed": 1, "penalty": 1.5, "vllm_xargs": expected}
     assert generation.vllm_client.base_url == "http://gpu1:8000"
 
 

@@ -75,18 +75,15 @@ class _Wrapper:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrapped, name)
 
-    def _options(self, prompt: Sequence[int], penalty: float) -> tuple[dict[str, Any], float]:
-        """Return the extra arguments of a prompt's list, and the repetition penalty that is left to vLLM."""
-        request = self._constraint.request(prompt)
-        return request_options(request, penalty), 1.0 if request.log_weights else penalty
+    def _options(self, prompt: Sequence[int]) -> dict[str, Any]:
+        return request_options(self._constraint.request(prompt))
 
 
 class _Engine(_Wrapper):
     def generate(self, prompts: Sequence[dict[str, Any]], sampling_params: Any, **options: Any) -> list[Any]:
         each = [sampling_params.clone() for _ in prompts]
         for own, prompt in zip(each, prompts, strict=True):
-            asked, own.repetition_penalty = self._options(prompt["prompt_token_ids"], own.repetition_penalty)
-            own.extra_args = {**(own.extra_args or {}), **asked}
+            own.extra_args = {**(own.extra_args or {}), **self._options(prompt["prompt_token_ids"])}
         outputs: list[Any] = self._wrapped.generate(prompts, sampling_params=each, **options)
         return outputs
 
@@ -98,10 +95,8 @@ class _Client(_Wrapper):
         self, prompts: Sequence[Sequence[int]], generation_kwargs: dict[str, Any] | None = None, **options: Any
     ) -> dict[str, list[Any]]:
         def ask(prompt: Sequence[int]) -> dict[str, list[Any]]:
-            asked, penalty = self._options(prompt, options.get("repetition_penalty", 1.0))
-            own = {**(generation_kwargs or {}), "vllm_xargs": asked}
-            left = {**options, "repetition_penalty": penalty}
-            output: dict[str, list[Any]] = self._wrapped.generate([prompt], generation_kwargs=own, **left)
+            own = {**(generation_kwargs or {}), "vllm_xargs": self._options(prompt)}
+            output: dict[str, list[Any]] = self._wrapped.generate([prompt], generation_kwargs=own, **options)
             return output
 
         with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as executor:
