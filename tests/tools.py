@@ -67,7 +67,7 @@ def _versions() -> str:
 
 
 def _install_gpu_libraries() -> None:
-    """Make an environment that sees this one's packages, with vLLM, DeepSpeed, Triton and what they need beside them."""
+    """Make an environment that sees this one's packages, with vLLM, DeepSpeed and what they need beside them."""
     venv.create(GPU_LIBRARIES, with_pip=True, clear=True)
     packages = next((GPU_LIBRARIES / "lib").glob("python*/site-packages"))
     here = [path for path in site.getsitepackages() if path.endswith("site-packages")]
