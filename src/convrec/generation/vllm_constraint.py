@@ -33,8 +33,8 @@ def engine_options(trie: str | Path) -> dict[str, Any]:
         )
     if not HAS_TRITON:
         raise InputError(
-            "vLLM's V2 runner, which the catalog constraint needs, cannot run here: Triton finds no GPU; "
-            "set evaluate.engine and rank_grpo.rollouts to transformers"
+            "vLLM's V2 runner, which the catalog constraint needs, cannot run here: Triton finds no GPU; take the "
+            "engine or rollouts of transformers on this machine"
         )
     processor = f"{__name__}:{VllmCatalogConstraint.__name__}"
     return {"logits_processors": [processor], "additional_config": {_CONFIG: str(Path(trie).absolute())}}
