@@ -1,8 +1,9 @@
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from convrec.training.rl.batches import begins_group, micro_batches, trim_padding
+from convrec.training.rl.batches import begins_group, micro_batches, trim_padding, with_signal
 
 
 def _rollouts(sizes, lengths, seed=0, width=4):
@@ -48,6 +49,17 @@ def test_every_row_comes_once_with_all_that_belongs_to_it(groups, split, seed):
             assert torch.equal(part[f"{name}_ids"], kept)
         assert part["num_items_in_batch"] == 7 and part["ref_per_token_logps"] is None
         assert part["ranks"].shape == part["completion_ids"].shape
+
+
+@pytest.mark.parametrize(("least", "kept"), [(1, [1, 3]), (3, [0, 1, 3]), (9, [0, 1, 2, 3])])
+def test_groups_without_advantages_are_left_out_while_enough_are_left(least, kept):
+    batch = _rollouts([4] * 4, [2, 3, 2, 5])
+    batch["advantages"] = torch.zeros(16, 2)
+    batch["advantages"][5, 1], batch["eos_advantages"] = -0.5, torch.zeros(16)
+    batch["eos_advantages"][12] = 0.1
+    left = with_signal(batch, least)
+    assert left["prompt_ids"][::4, -1].tolist() == [own + 1 for own in kept]
+    assert len(left["completion_ids"]) == 4 * len(kept) and left["num_items_in_batch"] == 7
 
 
 def test_whole_groups_stay_together_and_like_lengths_meet():

@@ -2,20 +2,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
 from convrec.generation.pretrained import load_tokenizer
+from convrec.training.embedded import END
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.logprobs import sampled_log_probs
-from convrec.training.rl.rewards import GroundedReward, RankReward, rank_returns
+from convrec.training.rl.rewards import RankReward, rank_returns
 from tests.generation.small import sizes
 from tests.training.rl.tiny import (
     CATALOG,
+    LINES,
     NUM_RANKS,
+    answers,
     given_rollouts,
     score_again,
     series,
@@ -85,17 +89,21 @@ def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
+def test_each_reward_has_advantages_of_its_own_whatever_its_scale(make):
+    class Odd(RankReward):
+        def _judge(self, completions, groundtruth, seen_titles):
+            return (torch.arange(NUM_RANKS) % 2).float().expand(len(completions), -1), {}
+
     def brevity(completions, **_):
         return [-float(len(completion[0]["content"])) for completion in completions]
 
-    rewards = [RankReward(CATALOG, NUM_RANKS), GroundedReward(CATALOG, NUM_RANKS), brevity]
+    rewards = [RankReward(CATALOG, NUM_RANKS), Odd(CATALOG, NUM_RANKS), brevity]
     trainer = make(steps=1, rewards=rewards, reward_weights=[2.0, 0.5, 0.1], returns="log")
     trainer.train()
-    relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))
-    scalar = 0.1 * torch.tensor(brevity(trainer.last_group()[1]))[:, None]
-    expected = rank_advantages(rank_returns(relevance, "log") + scalar / NUM_RANKS, 8)
-    torch.testing.assert_close(trainer._rank_advantages(8), expected)
+    lengths = torch.tensor(brevity(trainer.last_group()[1]))[:, None].expand(-1, NUM_RANKS)
+    returns = [*(rank_returns(reward.last_relevance, "log") for reward in rewards[:2]), 1000 * lengths]
+    expected = sum(w * rank_advantages(own, 8) for w, own in zip((2.0, 0.5, 0.1), returns, strict=True))
+    torch.testing.assert_close(trainer._rank_advantages(8), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_reward_model_beside_the_rank_reward(make):
@@ -107,7 +115,32 @@ def test_a_reward_model_beside_the_rank_reward(make):
     trainer = make(rewards=[RankReward(CATALOG, NUM_RANKS), model], trl=tokenizers)
     trainer.train()
     assert len(series(trainer, "rewards/judge/mean")) == 1
-    assert trainer._scalars.std() > 0
+    assert trainer._returns[1].std() > 0
+
+
+def test_groups_of_equal_rewards_neither_dilute_a_step_nor_cost_it(make, monkeypatch):
+    """A step on two groups, one of them without a reward, is that of a step on the other alone."""
+
+    def eight_lists(prompts, trainer):
+        pairs = [(place % 4, (place + 1 + place // 4 % 2) % 4) for place in range(len(prompts))]
+        return answers(prompts, [f"{LINES[one]}\n{LINES[two]}{END}" for one, two in pairs], trainer)
+
+    def stepped(size: int, batch: int) -> tuple[dict, list[int]]:
+        rows = [{**row, "seen_titles": []} for row in varied_rows().select(range(size))]
+        rows[1:] = [{**row, "groundtruth": [{"title": "Alien", "year": 1979}]} for row in rows[1:]]
+        options = {"optim": "sgd", "learning_rate": 0.1, "beta": 0.0, "per_device_train_batch_size": batch}
+        trainer = make(rows=Dataset.from_list(rows), trl={"rollout_func": eight_lists}, **options)
+        score, seen = trainer._get_per_token_logps_and_entropies, []
+        counting = lambda model, ids, *rest, **named: (seen.append(len(ids)), score(model, ids, *rest, **named))[1]  # noqa: E731
+        monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", counting)
+        trainer.train()
+        return weights(trainer), seen
+
+    both, seen = stepped(2, 16)
+    alone, _ = stepped(1, 8)
+    assert seen == [8]
+    for (name, one), other in zip(both.items(), alone.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_a_repetition_penalty_is_part_of_the_policy(make):

@@ -19,7 +19,7 @@ from convrec.generation.processors import without_adapters
 from convrec.generation.prompt_tokens import token_ids
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.arguments import RankGRPOConfig, check_inputs
-from convrec.training.rl.batches import micro_batches, trim_padding
+from convrec.training.rl.batches import micro_batches, trim_padding, with_signal
 from convrec.training.rl.compiled import compile_layers
 from convrec.training.rl.constrained import RolloutConstraint
 from convrec.training.rl.dropout import disable_dropout
@@ -39,10 +39,11 @@ logger = logging.getLogger(__name__)
 class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     """A GRPOTrainer that rewards each rank of a list: Rank-GRPO (arXiv 2510.20150) and its baselines.
 
-    The rank algorithms, `rank_grpo` and `rank_grpo_public`, need a rank reward (`RankReward`) among `reward_funcs`. The
-    weighted sum of the rank rewards gives the returns. Other reward functions and reward models give a scalar s for
-    each list, and s/N is added to the return of each rank. The other algorithms treat each list as one unit with TRL's
-    own advantages.
+    The rank algorithms, `rank_grpo` and `rank_grpo_public`, need a rank reward (`RankReward`) among `reward_funcs`.
+    Other reward functions and reward models give a scalar s for each list, and s/N is the return of its ranks. Each has
+    advantages of its own, so that its scale does not matter, and their weighted sum is that of the rank (as in GDPO,
+    arXiv 2601.05242, without its division by the deviation of the batch). `rank_grpo` does not train on groups whose
+    lists have equal rewards. The other algorithms treat each list as one unit with TRL's own advantages.
     Dropout is disabled, so that rollouts and all log-probabilities come from the same distribution.
 
     With a `constraint`, rollouts contain only catalog items, and the policy is the constrained distribution. The
@@ -75,7 +76,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         self.tokens: int | torch.Tensor = 0
         self._rows: list[dict[str, Any]] = []  # of this process's last rollouts, as the completions
         self._completions: list[Any] = []
-        self._relevance = self._scalars = torch.zeros(0)  # of all processes; see `_calculate_rewards`
+        self._returns: list[torch.Tensor] = []  # of all processes; see `_calculate_rewards`
         by_vllm = constraint if args.use_vllm else None
         with nullcontext() if by_vllm is None else constrained_engine(by_vllm):
             super().__init__(model=model, reward_funcs=rewards, args=args, **kwargs)
@@ -215,8 +216,14 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         number = self.args.steps_per_generation
         if self._buffered_inputs is None or self._step % (number * self.num_iterations) == 0:
             batch = self._generate_and_score_completions(generation_batch)
+            if self.args.algorithm == "rank_grpo":
+                batch = with_signal(batch, number)
             steps = -(-number // self.args.gradient_accumulation_steps)
             self._buffered_inputs = micro_batches(batch, number, steps)
+            sizes = torch.tensor([float(len(part["ranks"])) for part in self._buffered_inputs])
+            mean = self.accelerator.gather(sizes.to(batch["ranks"].device)).mean()
+            for part, size in zip(self._buffered_inputs, sizes, strict=True):
+                part["weight"] = size / mean  # so that each list of a step weighs the same
         return self._buffered_inputs[self._step % number]
 
     def _get_per_token_logps_and_entropies(
@@ -257,33 +264,36 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
     def _calculate_rewards(
         self, inputs: list[dict], prompts: list, completions: list, completion_ids_list: list
     ) -> torch.Tensor:
-        """Return TRL's rewards (B, number of functions); store those of the lists of all processes.
-
-        `_relevance` (B, N) is the weighted sum of the rank rewards, `_scalars` (B, 1) that of all other rewards.
-        """
+        """Return TRL's rewards (B, number of functions); store the returns (B, N) of each for all processes."""
         with self._timed("reward"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
             self._completions = completions
-            weighted = [self.reward_funcs[i].last_relevance * self.reward_weights[i] for i in self._rank_rewards]
-            if weighted:
-                self._relevance = gather(torch.stack(weighted).sum(0).to(self.accelerator.device))
-                spread = self._relevance.std(dim=0) if len(rewards) > 1 else torch.zeros(self.args.num_ranks)
-                for name, values in (("reward", self._relevance.mean(dim=0)), ("reward_std", spread)):
+            args, num_ranks = self.args, self.args.num_ranks
+            self._returns = [column[:, None].nan_to_num().expand(-1, num_ranks) / num_ranks for column in rewards.T]
+            by_rank = [gather(self.reward_funcs[i].last_relevance.to(rewards.device)) for i in self._rank_rewards]
+            for i, relevance in zip(self._rank_rewards, by_rank, strict=True):
+                self._returns[i] = rank_returns(relevance, args.returns, args.return_gamma)
+            if by_rank:
+                weights = self.reward_weights.to(rewards.device)[self._rank_rewards]
+                whole = (torch.stack(by_rank) * weights[:, None, None]).sum(0)
+                spread = whole.std(dim=0) if len(rewards) > 1 else torch.zeros(num_ranks)
+                for name, values in (("reward", whole.mean(dim=0)), ("reward_std", spread)):
                     self.record_metrics(
                         {f"{name}/rank_{k:02d}": value for k, value in enumerate(values.tolist(), start=1)}
                     )
-            scalars = [i for i in range(rewards.shape[1]) if i not in self._rank_rewards]
-            weights = self.reward_weights.to(rewards.device)
-            self._scalars = (rewards[:, scalars].nan_to_num() * weights[scalars]).sum(1, keepdim=True)
         return rewards
 
     def _rank_advantages(self, num_generations: int) -> torch.Tensor:
         """Return the advantages of the ranks in all processes. Shape: (B, N)."""
-        args = self.args
-        returns = rank_returns(self._relevance, args.returns, args.return_gamma) + self._scalars / args.num_ranks
-        flat = returns.view(-1, num_generations, returns.shape[1])
-        self.record_metrics({"frac_rank_zero_std": (flat.amax(1) == flat.amin(1)).float().mean()})
-        return rank_advantages(returns, num_generations, args.scale_rewards != "none")
+        scale = self.args.scale_rewards != "none"
+        parts = [rank_advantages(returns, num_generations, scale) for returns in self._returns]
+        advantages = torch.stack(
+            [weight * own for weight, own in zip(self.reward_weights.tolist(), parts, strict=True)]
+        )
+        whole = advantages.sum(0)
+        flat = (whole == 0).view(-1, num_generations, whole.shape[1]).all(1)
+        self.record_metrics({"frac_rank_zero_std": flat.float().mean()})
+        return whole
 
     def _generate_and_score_completions(self, inputs: list[dict]) -> dict[str, Any]:
         """Return TRL's batch with the ranks of the tokens (B, T) and the advantages of the ranks (B, N) added."""
@@ -330,7 +340,7 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
         local = torch.stack([value.float() for value in (*metrics.values(), size)])
         *values, sizes = self.accelerator.gather(local[None]).T  # each has one value per process
         self.record_metrics({name: (v * sizes).sum() / sizes.sum() for name, v in zip(metrics, values, strict=True)})
-        return output.loss / steps
+        return output.loss * inputs.get("weight", 1.0) / steps
 
     def _objective(self, logps: torch.Tensor, inputs: dict[str, Any], num_items: torch.Tensor) -> LossOutput:
         """Return the loss and the metrics of a micro-batch, given its log-probabilities (B, T).
