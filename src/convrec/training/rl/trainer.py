@@ -220,8 +220,8 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
                 batch = with_signal(batch, number)
             steps = -(-number // self.args.gradient_accumulation_steps)
             self._buffered_inputs = micro_batches(batch, number, steps)
-            sizes = torch.tensor([float(len(part["ranks"])) for part in self._buffered_inputs])
-            mean = self.accelerator.gather(sizes.to(batch["ranks"].device)).mean()
+            sizes = torch.tensor([float(len(part["completion_ids"])) for part in self._buffered_inputs])
+            mean = self.accelerator.gather(sizes.to(self.accelerator.device)).mean()
             for part, size in zip(self._buffered_inputs, sizes, strict=True):
                 part["weight"] = size / mean  # so that each list of a step weighs the same
         return self._buffered_inputs[self._step % number]
