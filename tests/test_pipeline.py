@@ -365,7 +365,7 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"negatives": 3}}})
+    set_params(scratch, {"rank_grpo": {"constrained": True}})
     algorithms = ["rank_grpo:exp_inf", "grpo", "dpo"]
     command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)

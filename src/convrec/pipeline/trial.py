@@ -116,7 +116,7 @@ class ScratchProject:
         """
         sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
         number = STEPS * sft.rows_per_step
-        prompts = max(1, STEPS * rank_grpo.rows_per_step // rank_grpo.group_size)
+        prompts = max(1, STEPS * rank_grpo.rows_per_step // rank_grpo.num_generations)
         self._train = train = _longest(self.paths.split("train"), max(number, prompts))
         for name in ("validation", "test"):
             self._replace(name, _longest(self.paths.split(name), batch))
@@ -255,5 +255,5 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         steps = math.ceil(number / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
-    sequences = len(rows) * config.group_size * config.num_train_epochs
+    sequences = len(rows) * config.num_generations * config.num_train_epochs
     return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / config.rows_per_step))

@@ -136,11 +136,9 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
     if config.algorithm == "dpo":  # a list is one unit, as in GRPO; beta as published
-        preferences = config.preferences
-        own = {"algorithm": "grpo", "beta": 0.1 if preferences.negatives == 1 else 1.0}
-        optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
+        own = {"algorithm": "grpo", "beta": 0.1 if config.num_generations == 2 else 1.0}
     return RankGRPOConfig(
-        num_generations=config.group_size,
+        num_generations=config.num_generations,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
         max_completion_length=common.max_completion_length,
@@ -160,7 +158,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
 def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) -> None:
     """Lower `max_steps`, if there is one, to the steps of `num_train_epochs` over the prompts, at least one."""
     lists = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size / lists)
+    by_epochs = int(config.num_train_epochs * num_prompts * config.num_generations / lists)
     if by_epochs < arguments.max_steps:
         arguments.max_steps = max(1, by_epochs)
         epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
@@ -232,7 +230,7 @@ def align(
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"
     trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
-    sampled = (SAMPLE_STEPS, config.group_size, folder / "samples")
+    sampled = (SAMPLE_STEPS, config.num_generations, folder / "samples")
     trainer.add_callback(
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )

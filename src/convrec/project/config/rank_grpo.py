@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import Month, Positive, Section, Share, Unkeyed, Url, Whole
+from convrec.project.config.base import Month, Section, Share, Unkeyed, Url, Whole
 from convrec.project.config.training import Training
 
 BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and EOS penalties
@@ -21,13 +21,6 @@ class Rewards(Section):
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
 
 
-class Preferences(Section):
-    """Parameters of dpo, which compares a preferred list with `negatives` lists of the model."""
-
-    learning_rate: Positive | None
-    negatives: int = Field(ge=1, le=1023)
-
-
 class RankGRPO(Training):
     """Stage `rank_grpo`. The optimiser steps once on `batch * accumulation` completions (times processes)."""
 
@@ -37,7 +30,6 @@ class RankGRPO(Training):
     decay_step: Whole | None = Field(ge=1)
     decayed_learning_rate: float | None = Field(gt=0)
     algorithm: Algorithm
-    preferences: Preferences
     start: Annotated[str, Unkeyed("base_model")] = Field(min_length=1)
     since: Month | None
     rewards: Rewards
@@ -89,17 +81,12 @@ class RankGRPO(Training):
         """The discount of the returns `exp`."""
         return float(self.returns.removeprefix("exp:")) if self.returns.startswith("exp:") else None
 
-    @property
-    def group_size(self) -> int:
-        """The number of lists per prompt in a step."""
-        return 1 + self.preferences.negatives if self.algorithm == "dpo" else self.num_generations
-
     def _check_dpo(self) -> None:
         needed = {"constrained": True, "rollouts": "transformers", "launch": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 given = f"{name} = {json.dumps(getattr(self, name))}"
                 raise ValueError(f"{given}: algorithm 'dpo' needs another value; set it to {json.dumps(value)}")
-        if self.per_device_train_batch_size % self.group_size:
+        if self.per_device_train_batch_size % self.num_generations:
             size = f"per_device_train_batch_size = {self.per_device_train_batch_size}"
-            raise ValueError(f"{size} is no multiple of {self.group_size}, the lists of a prompt: 1 + negatives")
+            raise ValueError(f"{size} is no multiple of num_generations = {self.num_generations}; change one of them")
