@@ -131,7 +131,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
-    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "delta"}
+    as_named = {"num_train_epochs", "epsilon", "epsilon_high"}
     as_named |= {"decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}

@@ -38,7 +38,6 @@ class RankGRPO(Training):
     beta: float = Field(ge=0)
     epsilon: Share | None
     epsilon_high: float | None = Field(ge=0)
-    delta: float | None = Field(gt=1)
     rollouts: Literal["transformers", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
     vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
