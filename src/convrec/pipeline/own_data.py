@@ -257,7 +257,7 @@ def _steps(params: Params, rows: int) -> dict[str, Any]:
     lists = aligned.per_device_train_batch_size * aligned.gradient_accumulation_steps
     passes = math.ceil(aligned.num_train_epochs * rows * aligned.num_generations / lists)
     needed = {"sft.num_train_epochs": max(1, _SFT_ROWS // rows), "rank_grpo.max_steps": passes}
-    needed["rank_grpo.validation_steps"] = max(1, passes // 3)
+    needed["rank_grpo.save_steps"] = max(1, passes // 3)
     return {key: number for key, number in needed.items() if number < (attrgetter(key)(params) or 0)}
 
 

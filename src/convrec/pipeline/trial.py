@@ -80,12 +80,11 @@ def trial_params(params: Params) -> Params:
         if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
             section[key] = str(Path(section[key]).resolve())
     raw["base_model"]["embedded"]["conversations"] = 0  # no training
-    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0}
+    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS}
     raw["sft"] |= {"logging_steps": 1, "save_steps": STEPS}
-    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": STEPS}
-    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None}
-    raw["rank_grpo"]["save_steps"] = STEPS
-    raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
+    raw["sft"]["validation_prompts"] = min(params.sft.validation_prompts, params.evaluate.batch_size)
+    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "save_steps": STEPS}
+    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay": None}
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
     raw["evaluate"]["max_prompts"] = params.evaluate.batch_size
     return parse_params(raw, "params.yaml")

@@ -131,12 +131,13 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
-    as_named = {"num_train_epochs", "epsilon", "epsilon_high"}
-    as_named |= {"decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization", "vllm_server_base_url"}
+    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
     if config.algorithm == "dpo":  # a list is one unit, as in GRPO; beta as published
         own = {"algorithm": "grpo", "beta": 0.1 if config.num_generations == 2 else 1.0}
+    if config.decay is not None:
+        own |= {"decay_step": config.decay.step, "decayed_learning_rate": config.decay.learning_rate}
     return RankGRPOConfig(
         num_generations=config.num_generations,
         max_steps=config.max_steps or -1,
@@ -147,6 +148,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
         trust_remote_code=params.base_model.trust_remote_code,
+        vllm_gpu_memory_utilization=params.evaluate.vllm_gpu_memory_utilization,
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
         **config.model_dump(include=as_named),
@@ -220,7 +222,7 @@ def align(
         trainer.data_collator = collate
     measure = make_measure(
         trainer,
-        read_prompts(paths.split("validation"), config.validation_prompts)[0],
+        read_prompts(paths.split("validation"), params.sft.validation_prompts)[0],
         catalog,
         trie,
         guidance.log_weights if guidance else None,
@@ -229,7 +231,7 @@ def align(
         common.cutoffs,
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"
-    trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
+    trainer.add_callback(ValidationCallback(measure, config.save_steps, metric, history))
     sampled = (SAMPLE_STEPS, config.num_generations, folder / "samples")
     trainer.add_callback(
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))

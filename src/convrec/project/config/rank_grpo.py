@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import Month, Section, Share, Unkeyed, Url, Whole
+from convrec.project.config.base import Month, Positive, Section, Share, Unkeyed, Url, Whole
 from convrec.project.config.training import Training
 
 BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and EOS penalties
@@ -18,6 +18,13 @@ class Rewards(Section):
     model: str | None
 
 
+class Decay(Section):
+    """A learning rate that applies from a step on."""
+
+    step: Whole = Field(ge=1)
+    learning_rate: Positive
+
+
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
 
 
@@ -27,8 +34,7 @@ class RankGRPO(Training):
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
     max_steps: Whole | None = Field(ge=1)
     num_train_epochs: float = Field(gt=0)
-    decay_step: Whole | None = Field(ge=1)
-    decayed_learning_rate: float | None = Field(gt=0)
+    decay: Decay | None
     algorithm: Algorithm
     start: Annotated[str, Unkeyed("base_model")] = Field(min_length=1)
     since: Month | None
@@ -40,19 +46,14 @@ class RankGRPO(Training):
     epsilon_high: float | None = Field(ge=0)
     rollouts: Literal["transformers", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
-    vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
-    validation_steps: Whole = Field(ge=1)
-    validation_prompts: Whole = Field(ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
         if self.return_gamma is not None and self.return_gamma <= 1:
             raise ValueError(f"returns = {self.returns!r}: GAMMA must be above 1")
-        if (self.decay_step is None) != (self.decayed_learning_rate is None):
-            raise ValueError("decay_step and decayed_learning_rate: give both or neither")
-        if self.decay_step is not None and self.lr_scheduler_type != "constant":
-            raise ValueError("decay_step is a schedule of its own; set lr_scheduler_type to constant")
+        if self.decay is not None and self.lr_scheduler_type != "constant":
+            raise ValueError("decay is a schedule of its own; set lr_scheduler_type to constant")
         if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
             raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
         if self.lora is not None and self.lora.lora_dropout:
