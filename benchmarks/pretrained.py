@@ -95,7 +95,6 @@ SMOKE = {
     "sft.validation_prompts": 4,
     "sft.checkpoint_step": 2,
     "sft.per_device_train_batch_size": 2,
-    "sft.logging_steps": 1,
     "rank_grpo.max_steps": 2,
     "rank_grpo.per_device_train_batch_size": 4,
     "rank_grpo.num_generations": 2,

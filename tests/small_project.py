@@ -24,7 +24,7 @@ SHRUNK = {
             "catalog_pages": 300,
         }
     },
-    "sft": {"num_train_epochs": 2, "logging_steps": 1, "save_steps": 2, "validation_prompts": 6},
+    "sft": {"num_train_epochs": 2, "save_steps": 2, "validation_prompts": 6},
     "rank_grpo": {
         "max_steps": 4,
         "per_device_train_batch_size": 16,

@@ -169,7 +169,7 @@ def _files_and_words(folder: Path, files: Lists, columns: Lists, items: str | No
         "data.path": str(folder),
         "data.catalog": catalog,
         "data.interactions.log": log,
-        "data.interactions.genres": next((name for name in _GENRES if log and name in fields.values()), None),
+        "data.interactions.columns.genres": next((name for name in _GENRES if log and name in fields.values()), None),
         "common.domain.item": re.sub("(?<=[cs]h)es$|(?<!serie)s$", "", re.sub("(?<!mov|ser)ies$", "y", items)),
         "common.domain.items": items,
         "common.domain.release": "publication" if items.endswith(_PUBLISHED) else "release",

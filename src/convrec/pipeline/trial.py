@@ -80,8 +80,7 @@ def trial_params(params: Params) -> Params:
         if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
             section[key] = str(Path(section[key]).resolve())
     raw["base_model"]["embedded"]["conversations"] = 0  # no training
-    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS}
-    raw["sft"] |= {"logging_steps": 1, "save_steps": STEPS}
+    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "save_steps": STEPS}
     raw["sft"]["validation_prompts"] = min(params.sft.validation_prompts, params.evaluate.batch_size)
     raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "save_steps": STEPS}
     raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay": None}

@@ -151,7 +151,7 @@ def test_the_instruction_is_in_the_domain_s_words():
 UNKEYED = {
     *("common.profile", "common.domain.release", "common.domain.people", "common.recommend_seen"),
     *("common.item_tokens", "common.device", "base_model.trust_remote_code"),
-    *("sft.logging_steps", "sft.save_steps", "sft.gradient_checkpointing", "rank_grpo.gradient_checkpointing"),
+    *("sft.save_steps", "sft.gradient_checkpointing", "rank_grpo.gradient_checkpointing"),
     *("rank_grpo.vllm_server_base_url", "evaluate.vllm_gpu_memory_utilization"),
 }
 OF_ONE_PROCESS = {"launch", "num_processes"}  # without a launch, the number of processes is not used

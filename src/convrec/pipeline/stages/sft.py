@@ -141,7 +141,7 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
         lists=ListCollator(lines, tokenizer.eos_token_id, common.list_length, config.demonstration_weight, common.seed),
         validate=None if config.checkpoint_step else validate,
         peft_config=adapters,
-        **config.model_dump(include={*Optimization.model_fields, "weight_decay", "logging_steps"}),
+        **config.model_dump(include={*Optimization.model_fields, "weight_decay"}),
     )
     return saved, tokenizer
 

@@ -75,7 +75,6 @@ class SFT(Training):
     """Stage `sft`: the negative log-likelihood of what people liked, and of demonstrations."""
 
     weight_decay: float = Field(ge=0)
-    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     likes: bool
     lists: Literal["remap", "reflect", "collaborative", "adjust"]
     demonstration_weight: float = Field(ge=0)
