@@ -28,7 +28,7 @@ def _merge(base: dict[str, Any], changes: dict[str, Any], where: str, new: list[
     for key, value in changes.items():
         if key not in base and not any(base is section for section in new or ()):
             raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
-        if isinstance(base[key], dict) and isinstance(value, dict):
+        if isinstance(base.get(key), dict) and isinstance(value, dict):
             _merge(base[key], value, f"{where}: {key}", new)
         else:
             base[key] = value
