@@ -11,7 +11,7 @@ from convrec.generation.pretrained import load_tokenizer
 from convrec.training.rl import trainer as trainer_module
 from convrec.training.rl.advantages import rank_advantages
 from convrec.training.rl.logprobs import sampled_log_probs
-from convrec.training.rl.rewards import GroundedReward, RankReward, rank_returns
+from convrec.training.rl.rewards import RankReward, rank_returns
 from tests.generation.small import sizes
 from tests.training.rl.tiny import (
     CATALOG,
@@ -86,10 +86,14 @@ def test_steps_are_those_of_a_trainer_whose_completions_read_their_prompts_anew(
 
 
 def test_weighted_rank_rewards_and_a_scalar_beside_them(make):
+    class Odd(RankReward):
+        def _judge(self, completions, groundtruth, seen_titles):
+            return (torch.arange(NUM_RANKS) % 2).float().expand(len(completions), -1), {}
+
     def brevity(completions, **_):
         return [-float(len(completion[0]["content"])) for completion in completions]
 
-    rewards = [RankReward(CATALOG, NUM_RANKS), GroundedReward(CATALOG, NUM_RANKS), brevity]
+    rewards = [RankReward(CATALOG, NUM_RANKS), Odd(CATALOG, NUM_RANKS), brevity]
     trainer = make(steps=1, rewards=rewards, reward_weights=[2.0, 0.5, 0.1], returns="log")
     trainer.train()
     relevance = sum(w * r.last_relevance for w, r in zip((2.0, 0.5), rewards, strict=False))

@@ -131,11 +131,12 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
-    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
     if config.algorithm == "dpo":  # a list is one unit, as in GRPO; beta as published
         own = {"algorithm": "grpo", "beta": 0.1 if config.num_generations == 2 else 1.0}
+    if config.epsilon is not None:
+        own |= dict(zip(("epsilon", "epsilon_high"), config.epsilon, strict=True))
     if config.decay is not None:
         own |= {"decay_step": config.decay.step, "decayed_learning_rate": config.decay.learning_rate}
     return RankGRPOConfig(
@@ -151,7 +152,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         vllm_gpu_memory_utilization=params.evaluate.vllm_gpu_memory_utilization,
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
-        **config.model_dump(include=as_named),
+        **config.model_dump(include={"num_train_epochs", "vllm_server_base_url"}),
         **own,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
     )

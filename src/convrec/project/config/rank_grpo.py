@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import Month, Positive, Section, Share, Unkeyed, Url, Whole
+from convrec.project.config.base import Month, Positive, Section, Unkeyed, Url, Whole
 from convrec.project.config.training import Training
 
 BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and EOS penalties
@@ -14,7 +14,6 @@ BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and
 class Rewards(Section):
     """The weights of the rewards beside relevance, to which they are added."""
 
-    grounded: float = Field(ge=0)
     model: str | None
 
 
@@ -42,8 +41,7 @@ class RankGRPO(Training):
     returns: str = Field(pattern=r"^(exp_inf|log|exp:\d+(\.\d+)?)$")
     num_generations: int = Field(ge=2, le=1024)
     beta: float = Field(ge=0)
-    epsilon: Share | None
-    epsilon_high: float | None = Field(ge=0)
+    epsilon: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)] | None
     rollouts: Literal["transformers", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
