@@ -58,7 +58,7 @@ PRETRAINED = {
     "guidance.fit_prompts": 200,  # all of MovieLens' 1,353 would take minutes
     "rank_grpo.num_generations": 8,
     "rank_grpo.learning_rate": 3e-5,
-    "rank_grpo.validation_prompts": 200,
+    "sft.validation_prompts": 200,
     "evaluate.batch_size": 384,
 }
 OF_KIND: dict[str, dict[str, Any]] = {
@@ -68,7 +68,6 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "rank_grpo.max_steps": 60,
         "rank_grpo.per_device_train_batch_size": 256,
         "common.max_completion_length": 32,
-        "rank_grpo.validation_steps": 20,
         "rank_grpo.save_steps": 20,
     },
     "text": {
@@ -77,7 +76,6 @@ OF_KIND: dict[str, dict[str, Any]] = {
         "rank_grpo.per_device_train_batch_size": 64,
         "rank_grpo.gradient_accumulation_steps": 2,
         "common.max_completion_length": 448,
-        "rank_grpo.validation_steps": 20,
         "rank_grpo.save_steps": 20,
     },
     "embedded": {},
@@ -97,13 +95,10 @@ SMOKE = {
     "sft.validation_prompts": 4,
     "sft.checkpoint_step": 2,
     "sft.per_device_train_batch_size": 2,
-    "sft.logging_steps": 1,
     "rank_grpo.max_steps": 2,
     "rank_grpo.per_device_train_batch_size": 4,
     "rank_grpo.num_generations": 2,
     "rank_grpo.gradient_accumulation_steps": 1,
-    "rank_grpo.validation_steps": 2,
-    "rank_grpo.validation_prompts": 4,
     "rank_grpo.save_steps": 2,
     "evaluate.batch_size": 8,
     "evaluate.max_prompts": 8,
@@ -262,7 +257,7 @@ def model_lists(params: Params, model: str) -> Found:
     for split in ("validation", "test"):
         asked = params.evaluation()
         if split == "validation":
-            asked["max_prompts"] = min(params.rank_grpo.validation_prompts, asked["max_prompts"] or np.inf)
+            asked["max_prompts"] = min(params.sft.validation_prompts, asked["max_prompts"] or np.inf)
         evaluation = Evaluation.of_split(Paths(), split, **asked)
         training = Paths().evidence if split == "validation" else None
         guide = load_guide(Paths().guidance, evaluation.catalog, training=training)

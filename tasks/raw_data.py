@@ -61,13 +61,11 @@ def export_feedback() -> None:
 
     Raises `Unavailable` if the database is away, and `InputError` if it cannot be used or nothing was recorded.
     """
-    data = load_params().data
-    if "feedback" not in data.sources:
+    if "feedback" not in load_params().data.sources:
         return
-    path = Path(data.feedback) / FILE
     with closing(open_store()) as store:
-        number = export(store, path)
-    get_run_logger().info("%s: %s shown items of recorded feedback", path, f"{number:,}", extra=SHOWN)
+        number = export(store, FILE)
+    get_run_logger().info("%s: %s shown items of recorded feedback", FILE, f"{number:,}", extra=SHOWN)
 
 
 @task(task_run_name="pull raw data", **RETRIES)

@@ -24,15 +24,13 @@ SHRUNK = {
             "catalog_pages": 300,
         }
     },
-    "sft": {"num_train_epochs": 2, "logging_steps": 1, "save_steps": 2},
+    "sft": {"num_train_epochs": 2, "save_steps": 2, "validation_prompts": 6},
     "rank_grpo": {
         "max_steps": 4,
         "per_device_train_batch_size": 16,
         "num_generations": 4,
         "save_steps": 2,
-        "validation_steps": 2,
         "since": None,
-        "validation_prompts": 6,
     },
 }
 

@@ -78,7 +78,7 @@ EDITS = {
     ],
     "reward": [
         ("training/rl/rewards.py", "# The other rewards of ranks", f"{REWARD}# The other rewards of ranks"),
-        ("training/rl/rewards.py", '"grounded": GroundedReward', '"grounded": GroundedReward, "last": LastReward'),
+        ("training/rl/rewards.py", "RankReward]] = {", 'RankReward]] = {"last": LastReward'),
         ("project/config/rank_grpo.py", "    model: str | None", "    last: float = 0.0\n    model: str | None"),
     ],
     "baseline": [

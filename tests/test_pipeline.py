@@ -343,11 +343,10 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
 
 
 @pytest.mark.slow
-def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_rollouts(scratch):
+def test_adapters_from_a_registered_version_with_constrained_rollouts(scratch):
     changes = {
         "start": f"models:/{model_name()}@{CHAMPION}",
         "lora": {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0},
-        "rewards": {"grounded": 0.5},
         "constrained": True,
         "max_steps": 2,
     }
@@ -358,14 +357,14 @@ def test_adapters_from_a_registered_version_with_both_rewards_and_constrained_ro
     assert (folder / "checkpoint-2" / "adapter_config.json").is_file()
     assert (scratch / "models" / "rank_grpo" / "model.safetensors").is_file()
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    (first,) = (row for row in history if row["step"] == 1 and "lists/grounded" in row)
-    assert (first["lists/grounded"], first["lists/in_catalog"], first["lists/duplicates"]) == (6, 1, 0)
+    (first,) = (row for row in history if row["step"] == 1 and "lists/in_catalog" in row)
+    assert (first["lists/items"], first["lists/in_catalog"], first["lists/duplicates"]) == (6, 1, 0)
     assert {row["validation/in_catalog"] for row in history if "validation/in_catalog" in row} == {1}
 
 
 @pytest.mark.slow
 def test_a_comparison_is_made_once(scratch, cli, caplog):
-    set_params(scratch, {"rank_grpo": {"constrained": True, "preferences": {"negatives": 3}}})
+    set_params(scratch, {"rank_grpo": {"constrained": True}})
     algorithms = ["rank_grpo:exp_inf", "grpo", "dpo"]
     command = ["compare", "--algorithms", ",".join(algorithms), "--seeds", "2", "--steps", "2"]
     status, out, _ = cli(*command)

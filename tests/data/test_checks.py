@@ -20,7 +20,7 @@ CATALOG = Catalog(
         "Othello (1973) | Reversi (1883) = Othello"
     )
 )
-KEEP = {"outside_catalog": "keep", "seen_truth": "keep", "duplicate_rows": "keep", "dated": False}
+KEEP = {"seen_truth": "keep", "duplicate_rows": "keep", "dated": False}
 NO_PROBLEMS = {"outside_catalog": 0, "seen_truth": 0, "duplicate_rows": 0}
 
 
@@ -54,12 +54,12 @@ FOUND += [("Le fabuleux destin", 2001)]
 def test_a_truth_that_no_list_can_hit_is_counted_or_dropped(truth, seen, problem):
     rows, (title, year) = [_row([truth], seen)], truth
     assert _check(rows)[1:] == (NO_PROBLEMS | ({problem: 1} if problem else {}), [])
-    kept, _, aside = _check(rows, outside_catalog="drop", seen_truth="drop")
-    assert len(kept) == (problem is None)
+    kept, _, aside = _check(rows, seen_truth="drop")
+    is_dropped = problem == "seen_truth"
+    assert len(kept) == (not is_dropped)
     written = title if year is None else f"{title} ({year})"
-    reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
-    dropped = [("groundtruth", "p1", reasons.get(problem), written), ("rows", "p1", "no ground truth is left", written)]
-    assert aside == (dropped if problem else [])
+    reasons = {"groundtruth": "seen in the conversation", "rows": "no ground truth is left"}
+    assert aside == [(source, "p1", reason, written) for source, reason in reasons.items() if is_dropped]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ ROWS = st.builds(
     prompt=st.sampled_from(["p1", "p2"]),
     date=st.sampled_from(["", "2022-01-01"]),
 )
-POLICIES = st.fixed_dictionaries({name: st.sampled_from(["keep", "drop"]) for name in NO_PROBLEMS})
+POLICIES = st.fixed_dictionaries({name: st.sampled_from(["keep", "drop"]) for name in ("seen_truth", "duplicate_rows")})
 
 
 def _problem_by_loop(item, seen):
@@ -125,7 +125,9 @@ def test_the_checks_are_what_plain_loops_find(rows, policies, dated):
     for row in rows:
         problems = [_problem_by_loop(item, row["seen_titles"]) for item in row["groundtruth"]]
         found.update(problem for problem in problems if problem)
-        left = [i for i, p in zip(row["groundtruth"], problems, strict=True) if p is None or policies[p] == "keep"]
+        left = [
+            i for i, p in zip(row["groundtruth"], problems, strict=True) if p != "seen_truth" or policies[p] == "keep"
+        ]
         aside["groundtruth"] += len(problems) - len(left)
         repeated = row in earlier
         earlier.append(row)

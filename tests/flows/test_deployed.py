@@ -26,7 +26,7 @@ RL_STEPS = 200
 SIZES = {
     "base_model": {"embedded": {"conversations": 0}},
     "sft": {"num_train_epochs": 30, "save_steps": 1000},
-    "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000, "validation_steps": 1000},
+    "rank_grpo": {"max_steps": RL_STEPS, "save_steps": 1000},
 }
 MONTH = {"sft": {"num_train_epochs": 1}, "rank_grpo": {"max_steps": 2}}
 # Few rows and small models make no gain significant.

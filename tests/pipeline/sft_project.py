@@ -21,7 +21,7 @@ from tests.small_project import set_params
 def make_sft_project(folder: Path, words: int = 0, model: dict[str, int] = SIZES, **common: Any) -> Paths:
     """Write the project; prompts have about `words` words, the model these sizes, `common` is of params.yaml."""
     paths = Paths(make_workspace(folder))
-    few = {"num_train_epochs": 1, "save_steps": 2, "validation_prompts": 0, "per_device_train_batch_size": 8}
+    few = {"num_train_epochs": 1, "save_steps": 2, "validation_prompts": 1, "per_device_train_batch_size": 8}
     few |= {"likes": False, "demonstration_weight": 1.0}
     set_params(folder, {"sft": few, "common": common})
     tokenizer = train_tokenizer([WORDS] * 5, CATALOG.items, 300)

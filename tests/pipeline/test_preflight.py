@@ -230,7 +230,7 @@ def test_a_process_of_a_launch_that_runs_out_of_memory_ends_with_the_settings_to
     ("stage", "settings", "size"),
     [
         ("sft", {}, 15),
-        *(("rank_grpo", {"algorithm": "dpo", "preferences.negatives": number}, 32) for number in (1, 3)),
+        *(("rank_grpo", {"algorithm": "dpo", "num_generations": number}, 32) for number in (2, 4)),
     ],
 )
 def test_micro_batches_shrink_by_divisors_and_stay_whole_groups(params, stage, settings, size):

@@ -22,19 +22,16 @@ def check_rows(
     quarantine: Quarantine,
     *,
     dated: bool,
-    outside_catalog: Policy,
     seen_truth: Policy,
     duplicate_rows: Policy,
 ) -> tuple[Rows, dict[str, int]]:
     """Return the rows without what is to be dropped, and how often each problem was met.
 
-    `outside_catalog` and `seen_truth` are about ground truth that no list can hit: items that the catalog does not
-    hold, and items that the conversation has named. `duplicate_rows` equal an earlier row in every column. With
-    `dated`, rows without a date are dropped, and so is a row that has no ground truth left.
+    Two are about ground truth that no list can hit: items that the catalog does not hold (`outside_catalog`), which are
+    kept, and items that the conversation has named (`seen_truth`). `duplicate_rows` equal an earlier row in every
+    column. With `dated`, rows without a date are dropped, and so is a row that has no ground truth left.
     """
     found = Counter(outside_catalog=0, seen_truth=0, duplicate_rows=0)
-    policies = {"outside_catalog": outside_catalog, "seen_truth": seen_truth}
-    reasons = {"outside_catalog": "not in the catalog", "seen_truth": "seen in the conversation"}
     known = set[int]()  # hashes of 64 bits: a false match is as likely as one in 10^9 for 100,000 rows
 
     def checked() -> Iterator[Row]:
@@ -46,8 +43,8 @@ def check_rows(
                 problem = _problem(item, seen, catalog)
                 if problem is not None:
                     found[problem] += 1
-                if problem is not None and policies[problem] == "drop":
-                    quarantine.add("groundtruth", prompt, reasons[problem], line(item["title"], item["year"]))
+                if problem == "seen_truth" and seen_truth == "drop":
+                    quarantine.add("groundtruth", prompt, "seen in the conversation", line(item["title"], item["year"]))
                 else:
                     left.append(item)
             lines = [line(item["title"], item["year"]) for item in items]

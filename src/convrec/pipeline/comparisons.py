@@ -112,7 +112,7 @@ def variant(name: str) -> dict[str, Any]:
     changes: dict[str, Any] = {"algorithm": found[1], "start": START}
     if found[2]:
         changes["returns"] = found[2]
-    return changes | dict.fromkeys(("epsilon", "epsilon_high", "delta"))
+    return changes | {"epsilon": None}
 
 
 def run_params(params: Params, name: str, num_seeds: int, max_steps: int | None) -> list[Params]:

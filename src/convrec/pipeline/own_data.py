@@ -169,7 +169,7 @@ def _files_and_words(folder: Path, files: Lists, columns: Lists, items: str | No
         "data.path": str(folder),
         "data.catalog": catalog,
         "data.interactions.log": log,
-        "data.interactions.genres": next((name for name in _GENRES if log and name in fields.values()), None),
+        "data.interactions.columns.genres": next((name for name in _GENRES if log and name in fields.values()), None),
         "common.domain.item": re.sub("(?<=[cs]h)es$|(?<!serie)s$", "", re.sub("(?<!mov|ser)ies$", "y", items)),
         "common.domain.items": items,
         "common.domain.release": "publication" if items.endswith(_PUBLISHED) else "release",
@@ -257,7 +257,7 @@ def _steps(params: Params, rows: int) -> dict[str, Any]:
     lists = aligned.per_device_train_batch_size * aligned.gradient_accumulation_steps
     passes = math.ceil(aligned.num_train_epochs * rows * aligned.num_generations / lists)
     needed = {"sft.num_train_epochs": max(1, _SFT_ROWS // rows), "rank_grpo.max_steps": passes}
-    needed["rank_grpo.validation_steps"] = max(1, passes // 3)
+    needed["rank_grpo.save_steps"] = max(1, passes // 3)
     return {key: number for key, number in needed.items() if number < (attrgetter(key)(params) or 0)}
 
 

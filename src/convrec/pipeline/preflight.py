@@ -81,8 +81,8 @@ def _launches(params: Params, _paths: Paths) -> Iterator[Check]:
 
 def _data(params: Params, _paths: Paths) -> Iterator[Check]:
     data = params.data
-    if "feedback" in data.sources and not (Path(data.feedback) / FILE).is_file():
-        yield Check("data", f"{data.feedback}: no {FILE}", "write it with `convrec feedback export`")
+    if "feedback" in data.sources and not FILE.is_file():
+        yield Check("data", f"{FILE}: no such file", "write it with `convrec feedback export`")
     elif data.sources[0] == "synthetic":
         yield Check("data", "simulated by the stage `data`")
     else:

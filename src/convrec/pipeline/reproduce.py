@@ -17,10 +17,7 @@ _MODEL_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "*.model", "LICEN
 _TEST_PROMPTS = 2050  # of Reddit-v2
 # What a trial has a share of.
 _SHARES = ("demonstrations.train_share", "rank_grpo.num_train_epochs")
-_NUMBERS = (
-    "sft.save_steps",
-    *(f"rank_grpo.{name}" for name in ("save_steps", "validation_steps", "validation_prompts", "decay_step")),
-)
+_NUMBERS = ("sft.save_steps", "sft.validation_prompts", "rank_grpo.save_steps")
 _INSTRUCTION = "Recommend {list_length} {items}."  # the published splits have one in each prompt
 _PREFIX = "reddit-"
 
@@ -81,6 +78,8 @@ def _scaled(published: Params, scale: float) -> list[str]:
     """Return the settings of a share of the published prompts and steps."""
     numbers = {name: attrgetter(name)(published) for name in _NUMBERS}
     numbers |= {"sft.checkpoint_step": published.sft.checkpoint_step or 1, "evaluate.max_prompts": _TEST_PROMPTS}
+    if published.rank_grpo.decay is not None:
+        numbers["rank_grpo.decay.step"] = published.rank_grpo.decay.step
     values = {name: scale * attrgetter(name)(published) for name in _SHARES}
     values |= {name: max(1, round(scale * number)) for name, number in numbers.items() if number is not None}
     return [f"{name}={value:g}" for name, value in values.items()]

@@ -80,12 +80,10 @@ def trial_params(params: Params) -> Params:
         if section[key] and Path(section[key]).is_dir():  # the scratch project is in another folder
             section[key] = str(Path(section[key]).resolve())
     raw["base_model"]["embedded"]["conversations"] = 0  # no training
-    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "validation_prompts": 0}
-    raw["sft"] |= {"logging_steps": 1, "save_steps": STEPS}
-    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "validation_steps": STEPS}
-    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay_step": None, "decayed_learning_rate": None}
-    raw["rank_grpo"]["save_steps"] = STEPS
-    raw["rank_grpo"]["validation_prompts"] = min(params.rank_grpo.validation_prompts, params.evaluate.batch_size)
+    raw["sft"] |= {"num_train_epochs": 1.0, "checkpoint_step": STEPS, "save_steps": STEPS}
+    raw["sft"]["validation_prompts"] = min(params.sft.validation_prompts, params.evaluate.batch_size)
+    raw["rank_grpo"] |= {"max_steps": STEPS, "start": "sft", "since": None, "save_steps": STEPS}
+    raw["rank_grpo"] |= {"num_train_epochs": STEPS * 100.0, "decay": None}
     raw["guidance"]["fit_prompts"] = min(params.guidance.fit_prompts, params.evaluate.batch_size)
     raw["evaluate"]["max_prompts"] = params.evaluate.batch_size
     return parse_params(raw, "params.yaml")
@@ -116,7 +114,7 @@ class ScratchProject:
         """
         sft, rank_grpo, batch = self.params.sft, self.params.rank_grpo, self.params.evaluate.batch_size
         number = STEPS * sft.rows_per_step
-        prompts = max(1, STEPS * rank_grpo.rows_per_step // rank_grpo.group_size)
+        prompts = max(1, STEPS * rank_grpo.rows_per_step // rank_grpo.num_generations)
         self._train = train = _longest(self.paths.split("train"), max(number, prompts))
         for name in ("validation", "test"):
             self._replace(name, _longest(self.paths.split(name), batch))
@@ -255,5 +253,5 @@ def _whole_seconds(params: Params, paths: Paths, trial: Trial) -> float | None:
         steps = math.ceil(number / params.sft.rows_per_step) * params.sft.num_train_epochs
         return trial.seconds_per_step * min(steps, params.sft.checkpoint_step or math.inf)
     config = params.rank_grpo
-    sequences = len(rows) * config.group_size * config.num_train_epochs
+    sequences = len(rows) * config.num_generations * config.num_train_epochs
     return trial.seconds_per_step * min(config.max_steps or math.inf, math.ceil(sequences / config.rows_per_step))

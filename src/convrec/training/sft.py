@@ -23,7 +23,8 @@ from convrec.training.targets import IGNORED, ListCollator, target_loss
 
 logger = logging.getLogger(__name__)
 
-_SCHEDULE: dict[str, Any] = {"lr_scheduler_type": "cosine", "warmup_steps": 0.05}  # below 1: a share of all steps
+# A warmup below 1 is a share of all steps.
+_SCHEDULE: dict[str, Any] = {"lr_scheduler_type": "cosine", "warmup_steps": 0.05, "logging_steps": 25}
 
 
 class _Trainer(FiniteTrainer, SFTTrainer):
@@ -82,7 +83,8 @@ def train_sft(
     the checkpoint of the best validation is returned. Training resumes from the newest checkpoint in `folder`. Batches
     have no padding if the model's attention allows it (`drop_padding`), which changes the model in place but not its
     results.
-    `optimization` holds the fields of `config.Optimization`, and other arguments, which replace `_SCHEDULE`.
+    `optimization` holds the fields of `config.Optimization`, and other arguments, which replace `_SCHEDULE`. The
+    loss is logged every `logging_steps` steps, in a short training at least twenty times.
 
     Raises `Stopped` after a signal, and `NotFiniteError` if the loss or its gradient is not finite.
     """
@@ -93,6 +95,8 @@ def train_sft(
         **shared_arguments(folder, seed, device, bf16, **_SCHEDULE | optimization),
         **({} if lists is None else own),
     )
+    steps = len(dataset) * num_train_epochs / arguments.train_batch_size / arguments.gradient_accumulation_steps
+    arguments.logging_steps = min(arguments.logging_steps, max(1, int(steps / arguments.world_size) // 20))
     unnumber_cpu(arguments)
     if arguments.device.type == "cpu":
         use_cpu_head()

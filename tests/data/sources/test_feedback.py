@@ -41,9 +41,9 @@ def read(tmp_path, catalog):
         events = [event for _, own in answers_and_events for event in own]
         with closing(FeedbackStore(f"sqlite:///{tmp_path}/feedback.db")) as store:
             store.write(answers, events)
-            export(store, tmp_path / FILE)
+            export(store, tmp_path / FILE.name)
         quarantine = Quarantine()
-        return read_feedback(tmp_path, quarantine, catalog=catalog), quarantine
+        return read_feedback(tmp_path / FILE.name, quarantine, catalog=catalog), quarantine
 
     return exported
 
@@ -94,14 +94,14 @@ def test_items_that_the_catalog_has_lost_and_answers_of_another_projects_model_a
 
 
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, catalog):
-    with pytest.raises(InputError, match="no feedback.parquet there; write it with `convrec feedback export`"):
-        read_feedback(tmp_path, Quarantine(), catalog=catalog)
-    pl.DataFrame({"answer_id": ["a"]}).write_parquet(tmp_path / FILE)
+    with pytest.raises(InputError, match="feedback.parquet: no such file; write it with `convrec feedback export`"):
+        read_feedback(tmp_path / FILE.name, Quarantine(), catalog=catalog)
+    pl.DataFrame({"answer_id": ["a"]}).write_parquet(tmp_path / FILE.name)
     with pytest.raises(InputError, match="column 'time' is missing"):
-        read_feedback(tmp_path, Quarantine(), catalog=catalog)
-    (tmp_path / FILE).write_text("no Parquet")
+        read_feedback(tmp_path / FILE.name, Quarantine(), catalog=catalog)
+    (tmp_path / FILE.name).write_text("no Parquet")
     with pytest.raises(InputError, match="not a readable Parquet file"):
-        read_feedback(tmp_path, Quarantine(), catalog=catalog)
+        read_feedback(tmp_path / FILE.name, Quarantine(), catalog=catalog)
 
 
 def test_sources_are_joined_in_order_and_keep_their_ids_apart(read, catalog):

@@ -251,7 +251,6 @@ def test_files_of_games_without_years_run_to_demonstrations(tmp_path, make):
         catalog="games.jsonl",
         validation_period="2024-05",
         test_period="2024-06",
-        checks={"outside_catalog": "drop"},
     )
     set_params(project, {"demonstrations": {"until": None, "teacher": {"kind": "similarity"}, "adjust": {"epochs": 2}}})
     metrics, quarantine, catalog = _run(project, "data", "evidence", "demonstrations")

@@ -65,17 +65,17 @@ def test_few_prompts_get_few_steps(prompts, most, steps):
     sizes = {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2, "world_size": 2}
     arguments = SimpleNamespace(**sizes, max_steps=most)
     config = load_params().rank_grpo
-    assert (config.group_size, config.num_train_epochs) == (8, 2.0)
+    assert (config.num_generations, config.num_train_epochs) == (8, 2.0)
     rank_grpo._limit_steps(arguments, config, prompts)
     assert arguments.max_steps == steps
 
 
-@pytest.mark.parametrize(("negatives", "beta"), [(1, 0.1), (3, 1.0)])
-def test_preferences_have_the_published_beta(tmp_path, negatives, beta):
-    settings = {"algorithm": "dpo", "preferences.negatives": negatives}
+@pytest.mark.parametrize(("lists", "beta"), [(2, 0.1), (4, 1.0)])
+def test_preferences_have_the_published_beta(tmp_path, lists, beta):
+    settings = {"algorithm": "dpo", "num_generations": lists}
     params = with_settings(load_params(), {f"rank_grpo.{name}": value for name, value in settings.items()})
     arguments = rank_grpo._arguments(params, tmp_path, [1.0])
-    assert (arguments.beta, arguments.num_generations, arguments.learning_rate) == (beta, 1 + negatives, 1e-4)
+    assert (arguments.beta, arguments.num_generations) == (beta, lists)
 
 
 def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):

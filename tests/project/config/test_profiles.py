@@ -56,6 +56,12 @@ def test_a_change_is_undone_unless_somebody_has_edited_the_file_since(project):
     assert not profiles.undo_change(changed) and (project / "params.yaml").read_text() == edited
 
 
+def test_fields_of_a_section_that_is_null_are_given_one_by_one(project):
+    profiles.apply_profile("embedded", ["data.interactions.columns.user=who", "data.interactions.columns.time=when"])
+    columns = load_params().data.interactions.columns
+    assert (columns.user, columns.item, columns.time, columns.genres) == ("who", None, "when", "genres")
+
+
 @pytest.mark.parametrize("setting", ["data.pth=x", "data.path", "common.seed=many"])
 def test_bad_settings_change_nothing(project, setting):
     with pytest.raises(InputError, match="^profile embedded: common.seed|^--set data"):

@@ -40,7 +40,7 @@ AGGREGATIONS = ["rank", "token", "grpo", "bnpo", "dr_grpo", "dapo"]
 MAX_LENGTH, NUM_ITEMS = 11, 17.0
 
 
-def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, overflow=0.0, eos=None, ends=None,
+def _oracle(batch, level, aggregation, *, beta=0.0, reference=None, overflow=0.0, eos=None, ends=None,
             in_rank=False, sampler=None, cap=3.0):  # fmt: skip
     """The loss as sums over lists, their units, and their tokens, one number at a time."""
     low, high = CLIP["epsilon_low"], CLIP["epsilon_high"]
@@ -60,8 +60,7 @@ def _oracle(batch, level, aggregation, *, delta=None, beta=0.0, reference=None, 
                 advantage = float(ends[i])
             else:
                 advantage = overflow if segment[t] == NUM_RANKS else float(batch["advantages"][i, segment[t]])
-            first = ratio if delta is None else min(ratio, delta)
-            term = -min(first * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+            term = -min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
             if sampler is not None:
                 gaps = [float(batch["old_logps"][i, u] - sampler[i, u]) for u in own]
                 gaps = [0.0 if math.isnan(gap) else gap for gap in gaps]
@@ -104,10 +103,10 @@ def test_every_level_and_aggregation_equals_the_loop(level, aggregation, seed, i
     sampler[0, 0] = math.nan
     eos = (torch.rand(4, 9, generator=torch.Generator().manual_seed(seed)) < 0.2) & (batch["mask"] == 1)
     ends = torch.tensor([-0.2, 0.1, 0.0, -0.1], dtype=torch.float64)
-    found = _loss(batch, level, aggregation, delta=1.2, ref_logps=reference, beta=0.3, overflow_advantage=-0.1,
+    found = _loss(batch, level, aggregation, ref_logps=reference, beta=0.3, overflow_advantage=-0.1,
                   eos=eos, eos_advantages=ends, eos_in_rank=in_rank, sampler_logps=sampler,
                   vllm_importance_sampling_clip_max=1.3)  # fmt: skip
-    expected = _oracle(batch, level, aggregation, delta=1.2, beta=0.3, reference=reference, overflow=-0.1, eos=eos,
+    expected = _oracle(batch, level, aggregation, beta=0.3, reference=reference, overflow=-0.1, eos=eos,
                        ends=ends, in_rank=in_rank, sampler=sampler, cap=1.3)  # fmt: skip
     assert float(found.loss) == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert not any(value.requires_grad or value.ndim for value in found.metrics.values())

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from convrec.data.catalog import Catalog, Item
-from convrec.training.rl.rewards import GroundedReward, RankReward, rank_returns
+from convrec.training.rl.rewards import RankReward, rank_returns
 
 RELEVANCE = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
 
@@ -47,13 +47,3 @@ def test_reward_keeps_ranks_in_place():
         "lists/seen": 0.25,
         "lists/hits": 2.0,
     }
-
-
-def test_grounded_ranks_are_in_the_catalog_unseen_and_first():
-    catalog = Catalog([Item("Heat", 1995), Item("Dune", 2021), Item("Up", 2009)])
-    reward = GroundedReward(catalog, num_ranks=5)
-    text = "Nowhere (2000)\nHeat (1995)\nUp (2009)\nHeat (1995)\nDune (2021)"
-    logged = {}
-    reward([text], [[]], [["Up"]], log_metric=logged.__setitem__)
-    assert reward.last_relevance.tolist() == [[0, 1, 0, 0, 1]]
-    assert logged == {"lists/grounded": 2.0}

@@ -18,11 +18,11 @@ from convrec.project.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-FILE = "feedback.parquet"
+FILE = Path("data/raw/feedback/feedback.parquet")  # that `convrec feedback export` writes
 _COLUMNS = ("answer_id", "time", "user_id", "messages", "item_id", "accepted", "rejected", "hidden", "watched")
 
 
-def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> Source:
+def read_feedback(path: Path, quarantine: Quarantine, *, catalog: Catalog) -> Source:
     """Return a row for each answer with an accepted item and a stored conversation.
 
     The ground truth is what was accepted, or watched and neither rejected nor hidden; what was rejected or hidden is
@@ -30,9 +30,8 @@ def read_feedback(folder: Path, quarantine: Quarantine, *, catalog: Catalog) -> 
     left out: those of another project's model, or of retired items alone. Raises `InputError` on a missing or
     unreadable file.
     """
-    path = folder / FILE
     if not path.is_file():
-        raise InputError(f"data.feedback = {str(folder)!r}: no {FILE} there; write it with `convrec feedback export`")
+        raise InputError(f"{path}: no such file; write it with `convrec feedback export`")
     if missing := [name for name in _COLUMNS if name not in parquet_columns(path)]:
         raise InputError(f"{path}: column {missing[0]!r} is missing; write it with `convrec feedback export`")
     with open_parquet(path) as file:

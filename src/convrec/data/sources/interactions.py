@@ -178,7 +178,6 @@ def read_interactions(
     columns: Mapping[str, str | None],
     liked: float | list[str],
     disliked: float | list[str] | None,
-    genres: str,
     max_prompts: int,
     split_days: Sequence[datetime.date],
     domain: tuple[str, str],
@@ -189,11 +188,11 @@ def read_interactions(
 ) -> Source:
     """Return the catalog and the canonical rows: one row for each moment at which a user is asked.
 
-    `log` and `catalog` are the names of their files (None: known names), `liked` and `disliked` the thresholds or
-    events of `read_log`, `genres` the column of the items' genres. No ground truth crosses the beginning of one of the
-    `split_days` (in UTC), so none reaches into a later split. `domain` has the words for one item and for several. With
-    `repeats`, an item counts each time that it is taken, else the first time. `sizes` are the fields of `Sizes`. Raises
-    `InputError` if a file cannot be read, and if there is no row.
+    `log` and `catalog` are the names of their files (None: known names), `columns` those of the log's columns and of
+    the items' genres, `liked` and `disliked` the thresholds or events of `read_log`. No ground truth crosses
+    the beginning of one of the `split_days` (in UTC), so none reaches into a later split. `domain` has the words for
+    one item and for several. With `repeats`, an item counts each time that it is taken, else the first time. `sizes`
+    are the fields of `Sizes`. Raises `InputError` if a file cannot be read, and if there is no row.
     """
     log_path, items_path = find_files(folder, log, catalog)
     words, limits = Templates(*domain), Sizes(**sizes)
@@ -203,7 +202,7 @@ def read_interactions(
     if not repeats:
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
-    of_item = [own.split(", ") if (own := item.metadata.get(genres)) else [] for item in items.items]
+    of_item = [own.split(", ") if (own := item.metadata.get(columns["genres"])) else [] for item in items.items]
 
     def rows() -> Iterator[Row]:
         for (user,), history in taken.group_by("user", maintain_order=True):

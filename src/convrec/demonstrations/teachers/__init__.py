@@ -56,7 +56,6 @@ class Setting:
     catalog: Catalog
     conversations: Sequence[Row]
     domain: Mapping[str, str]
-    prompts: Path
     calls: Path
     world: Path
     num_months: int

@@ -34,13 +34,14 @@ _NEEDED = {
     "describe": {"title"},
     "describe_unknown": {"title", "passages"},
 }
+PROMPTS = Path("prompts")
 _FIELD = re.compile(r"\{(\w+)\}")  # other braces, as those of JSON, are text
 
 
 def make(setting: Setting) -> Teacher:
     options = {name: value for name, value in setting.options.items() if name != "kind"}
     chat = ChatClient(CallStore(setting.calls), **options)
-    prompts = Prompts(setting.prompts, setting.domain)
+    prompts = Prompts(PROMPTS, setting.domain)
     return LLMTeacher(chat, prompts, setting.catalog, setting.conversations)
 
 
@@ -68,7 +69,7 @@ class Prompts:
             if wrong := (needed - found) | (found - known):
                 raise ValueError(f"{{{min(wrong)}}} is missing or unknown; known are {sorted(known)}")
         except (OSError, ValueError) as error:  # also of text that is not UTF-8
-            raise InputError(f"demonstrations.prompts: {path}: {error}; correct the file (prompts/ has each)") from None
+            raise InputError(f"{path}: {error}; correct the file (docs/demonstrations.md)") from None
         return text
 
 

@@ -69,15 +69,14 @@ def export(file: Path | None = None, /, *, since: Time = None, until: Time = Non
     Example: convrec feedback export feedback.csv --since 2026-05-01
 
     Args:
-        file: .parquet, .csv or .jsonl; default: the file in data.feedback that the source `feedback` reads.
+        file: .parquet, .csv or .jsonl; default: the file that the source `feedback` reads.
         since: First day of the answers (YYYY-MM-DD), in UTC.
         until: The day after the last one.
     """
     from convrec.data.sources.feedback import FILE
     from convrec.service.feedback.store import export as write
 
-    if file is None:
-        file = Path(project()[0].data.feedback) / FILE
+    file = file or FILE
     first, end = (time and time.replace(tzinfo=UTC) for time in (since, until))
     print(f"{file}: {write(_open(url), file, first, end):,} shown items")
 

@@ -14,7 +14,7 @@ from convrec.data.leakage import find_leaks
 from convrec.data.quarantine import Quarantine
 from convrec.data.row_files import Rows
 from convrec.data.schemas import write_catalog, write_conversations
-from convrec.data.sources.feedback import read_feedback
+from convrec.data.sources.feedback import FILE, read_feedback
 from convrec.data.sources.source import Source, combine
 from convrec.data.statistics import describe
 from convrec.data.titles import line
@@ -71,7 +71,7 @@ def read_sources(params: Params, quarantine: Quarantine) -> Source:
     for name in config.sources:
         if name == "feedback":
             catalog = sources[config.sources[0]].catalog
-            sources[name] = read_feedback(Path(config.feedback), quarantine, catalog=catalog)
+            sources[name] = read_feedback(FILE, quarantine, catalog=catalog)
         else:
             read = getattr(import_module(f"convrec.data.sources.{name}"), f"read_{name}")
             source: Source = read(Path(config.path), quarantine, **params.source_options(name))
@@ -108,7 +108,7 @@ def prepare(
         source.catalog,
         quarantine,
         dated=by_period,
-        **config.checks.model_dump(include={"outside_catalog", "seen_truth", "duplicate_rows"}),
+        **config.checks.model_dump(include={"seen_truth", "duplicate_rows"}),
     )
     splits = _split(source, rows, by_period, config, params.common.seed)
     held_out = {name: splits[name] for name in ("validation", "test")}

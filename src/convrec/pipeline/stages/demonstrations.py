@@ -1,7 +1,6 @@
 """Stage `demonstrations`: the teacher's lists, grounded by Remap, Reflect, collaborative evidence and Adjust."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +48,6 @@ def _make_demonstrator(params: Params, paths: Paths, catalog: Catalog, conversat
         catalog=catalog,
         conversations=conversations,
         domain=common.domain.model_dump(),
-        prompts=Path(config.prompts),
         calls=paths.calls,
         world=paths.world,
         num_months=params.data.synthetic.num_months,

@@ -131,16 +131,16 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
     config, common = params.rank_grpo, params.common
     bf16 = params.base_model.dtype == "bfloat16"
     optimization = config.model_dump(include={*Optimization.model_fields, "lr_scheduler_type"})
-    as_named = {"num_train_epochs", "epsilon", "epsilon_high", "delta"}
-    as_named |= {"decay_step", "decayed_learning_rate", "vllm_gpu_memory_utilization", "vllm_server_base_url"}
     own: dict[str, Any] = config.model_dump(include={"algorithm", "beta"})
     own |= {"returns": config.returns.partition(":")[0], "return_gamma": config.return_gamma}
     if config.algorithm == "dpo":  # a list is one unit, as in GRPO; beta as published
-        preferences = config.preferences
-        own = {"algorithm": "grpo", "beta": 0.1 if preferences.negatives == 1 else 1.0}
-        optimization["learning_rate"] = preferences.learning_rate or config.learning_rate
+        own = {"algorithm": "grpo", "beta": 0.1 if config.num_generations == 2 else 1.0}
+    if config.epsilon is not None:
+        own |= dict(zip(("epsilon", "epsilon_high"), config.epsilon, strict=True))
+    if config.decay is not None:
+        own |= {"decay_step": config.decay.step, "decayed_learning_rate": config.decay.learning_rate}
     return RankGRPOConfig(
-        num_generations=config.group_size,
+        num_generations=config.num_generations,
         max_steps=config.max_steps or -1,
         num_ranks=common.list_length,
         max_completion_length=common.max_completion_length,
@@ -149,9 +149,10 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
         repetition_penalty=common.repetition_penalty,
         model_init_kwargs={"use_safetensors": True},  # of the policy, the reference and a reward model
         trust_remote_code=params.base_model.trust_remote_code,
+        vllm_gpu_memory_utilization=params.evaluate.vllm_gpu_memory_utilization,
         use_vllm=config.rollouts.startswith("vllm"),
         vllm_mode=config.rollouts.removeprefix("vllm_") if config.rollouts.startswith("vllm") else "colocate",
-        **config.model_dump(include=as_named),
+        **config.model_dump(include={"num_train_epochs", "vllm_server_base_url"}),
         **own,
         **shared_arguments(folder, common.seed, common.device, bf16, **optimization),
     )
@@ -160,7 +161,7 @@ def _arguments(params: Params, folder: Path, reward_weights: list[float]) -> Ran
 def _limit_steps(arguments: RankGRPOConfig, config: RankGRPO, num_prompts: int) -> None:
     """Lower `max_steps`, if there is one, to the steps of `num_train_epochs` over the prompts, at least one."""
     lists = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    by_epochs = int(config.num_train_epochs * num_prompts * config.group_size / lists)
+    by_epochs = int(config.num_train_epochs * num_prompts * config.num_generations / lists)
     if by_epochs < arguments.max_steps:
         arguments.max_steps = max(1, by_epochs)
         epochs = f"{config.num_train_epochs:g} epochs over {num_prompts} prompts"
@@ -222,7 +223,7 @@ def align(
         trainer.data_collator = collate
     measure = make_measure(
         trainer,
-        read_prompts(paths.split("validation"), config.validation_prompts)[0],
+        read_prompts(paths.split("validation"), params.sft.validation_prompts)[0],
         catalog,
         trie,
         guidance.log_weights if guidance else None,
@@ -231,8 +232,8 @@ def align(
         common.cutoffs,
     )
     metric = f"ndcg_at_{max(common.cutoffs)}"
-    trainer.add_callback(ValidationCallback(measure, config.validation_steps, metric, history))
-    sampled = (SAMPLE_STEPS, config.group_size, folder / "samples")
+    trainer.add_callback(ValidationCallback(measure, config.save_steps, metric, history))
+    sampled = (SAMPLE_STEPS, config.num_generations, folder / "samples")
     trainer.add_callback(
         SampleCallback(trainer.last_group, catalog, *sampled, lambda path: record.log_artifact(path, "samples"))
     )

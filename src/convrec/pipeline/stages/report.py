@@ -95,7 +95,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
     data, evaluation = read_json(paths.results("data")), read_evaluation(paths)
     quarantine = pd.read_parquet(paths.quarantine)
     rows, _ = read_prompts(paths.split("test"), params.evaluate.max_prompts)
-    validated = read_prompts(paths.split("validation"), params.rank_grpo.validation_prompts)
+    validated = read_prompts(paths.split("validation"), params.sft.validation_prompts)
     lists = {
         system: _column(pd.read_parquet(paths.predictions / f"{system}.parquet"), "response") for system in COMPARED
     }

@@ -139,9 +139,9 @@ def learn(params: Params, paths: Paths, folder: Path, record: Run) -> tuple[Path
         device=common.device,
         bf16=params.base_model.dtype == "bfloat16",
         lists=ListCollator(lines, tokenizer.eos_token_id, common.list_length, config.demonstration_weight, common.seed),
-        validate=None if config.checkpoint_step or not config.validation_prompts else validate,
+        validate=None if config.checkpoint_step else validate,
         peft_config=adapters,
-        **config.model_dump(include={*Optimization.model_fields, "weight_decay", "logging_steps"}),
+        **config.model_dump(include={*Optimization.model_fields, "weight_decay"}),
     )
     return saved, tokenizer
 

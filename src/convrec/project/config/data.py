@@ -3,7 +3,7 @@
 import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from convrec.project.config.base import FileBelow, Section, Share, Whole
 from convrec.project.config.period import PeriodText
@@ -22,29 +22,28 @@ Policy = Literal["keep", "drop"]
 class Checks(Section):
     """How rows with a problem are handled. All are counted; dropped ones go to the quarantine."""
 
-    outside_catalog: Policy
     seen_truth: Policy
     duplicate_rows: Policy
     leaks: Policy
 
 
 class Columns(Section):
-    """Column names of a log; none for the names of MovieLens, Amazon reviews and other common ones."""
+    """The log's columns, None for the names of MovieLens, Amazon reviews and other common ones; the items' genres."""
 
-    user: str | None
-    item: str | None
-    value: str | None
-    time: str | None
+    user: str | None = None
+    item: str | None = None
+    value: str | None = None
+    time: str | None = None
+    genres: str = "genres"
 
 
 class Interactions(Section):
     """Source `interactions`: how a log is turned into conversations."""
 
     log: FileBelow | None
-    columns: Columns
+    columns: Annotated[Columns, BeforeValidator(lambda given: given or {})]
     liked: float | Annotated[list[str], Field(min_length=1)]
     disliked: float | list[str] | None
-    genres: str
     prompts_per_user: Whole = Field(ge=1)
     max_prompts: int = Field(ge=1, le=10_000_000)
 
@@ -72,7 +71,6 @@ class Data(Section):
 
     source: SourceName | Annotated[list[SourceName], Field(min_length=1)]
     path: str
-    feedback: str
     catalog: FileBelow | None
     line_column: str | None
     title_form: Literal["NFC", "NFKC"]

@@ -46,7 +46,6 @@ class Demonstrations(Section):
 
     until: Month | None
     train_share: float = Field(gt=0, le=1)
-    prompts: str
     teacher: TeacherParams
     embedder: EmbedderParams
     fit_prompts: Whole = Field(ge=0)

@@ -74,7 +74,7 @@ class Evaluate(Section):
     engine: Literal["transformers", "vllm"]
     batch_size: Whole = Field(ge=1)
     vllm_tensor_parallel_size: int = Field(ge=1, le=1024)
-    vllm_gpu_memory_utilization: float = Field(gt=0, lt=1)
+    vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     constrained: bool
     max_prompts: Whole | None = Field(ge=1)
 

@@ -20,15 +20,20 @@ def profile_names(folder: Path = FOLDER) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any], where: str) -> None:
-    """Overwrite values of `base` in place. Raises `InputError` for a key that `base` does not have."""
+def _merge(base: dict[str, Any], changes: dict[str, Any], where: str, new: list[Any] | None = None) -> None:
+    """Overwrite values of `base` in place; add the sections that replace a value to `new`, if given.
+
+    Raises `InputError` for a key that `base` does not have, unless it is one of the sections in `new`.
+    """
     for key, value in changes.items():
-        if key not in base:
+        if key not in base and not any(base is section for section in new or ()):
             raise InputError(f"{where}: unknown parameter {key!r}; profiles/{BASE}.yaml shows every parameter")
-        if isinstance(base[key], dict) and isinstance(value, dict):
-            _merge(base[key], value, f"{where}: {key}")
+        if isinstance(base.get(key), dict) and isinstance(value, dict):
+            _merge(base[key], value, f"{where}: {key}", new)
         else:
             base[key] = value
+            if new is not None and isinstance(value, dict):
+                new.append(base[key])
 
 
 def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
@@ -50,7 +55,8 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
 
 
 def _set(params: Any, settings: list[str]) -> None:
-    """Change parameters in place by `KEY=VALUE`."""
+    """Change parameters in place by `KEY=VALUE`; several may give the fields of a section that is null."""
+    new: list[Any] = []
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
@@ -58,7 +64,7 @@ def _set(params: Any, settings: list[str]) -> None:
         changes = parse_yaml(value, f"--set {setting}", keep_comments=True)
         for part in reversed(key.split(".")):
             changes = {part: changes}
-        _merge(params, changes, f"--set {setting}")
+        _merge(params, changes, f"--set {setting}", new)
 
 
 def apply_profile(name: str, settings: list[str]) -> str:

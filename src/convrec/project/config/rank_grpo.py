@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from convrec.project.config.base import Month, Positive, Section, Share, Unkeyed, Url, Whole
+from convrec.project.config.base import Month, Positive, Section, Unkeyed, Url, Whole
 from convrec.project.config.training import Training
 
 BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and EOS penalties
@@ -14,18 +14,17 @@ BY_RANK = ("rank_grpo", "rank_grpo_public")  # the algorithms with `returns` and
 class Rewards(Section):
     """The weights of the rewards beside relevance, to which they are added."""
 
-    grounded: float = Field(ge=0)
     model: str | None
 
 
+class Decay(Section):
+    """A learning rate that applies from a step on."""
+
+    step: Whole = Field(ge=1)
+    learning_rate: Positive
+
+
 Algorithm = Literal["rank_grpo", "rank_grpo_public", "grpo", "gspo", "dr_grpo", "dapo", "dpo"]
-
-
-class Preferences(Section):
-    """Parameters of dpo, which compares a preferred list with `negatives` lists of the model."""
-
-    learning_rate: Positive | None
-    negatives: int = Field(ge=1, le=1023)
 
 
 class RankGRPO(Training):
@@ -34,34 +33,25 @@ class RankGRPO(Training):
     lr_scheduler_type: Literal["constant", "cosine", "linear"]
     max_steps: Whole | None = Field(ge=1)
     num_train_epochs: float = Field(gt=0)
-    decay_step: Whole | None = Field(ge=1)
-    decayed_learning_rate: float | None = Field(gt=0)
+    decay: Decay | None
     algorithm: Algorithm
-    preferences: Preferences
     start: Annotated[str, Unkeyed("base_model")] = Field(min_length=1)
     since: Month | None
     rewards: Rewards
     returns: str = Field(pattern=r"^(exp_inf|log|exp:\d+(\.\d+)?)$")
     num_generations: int = Field(ge=2, le=1024)
     beta: float = Field(ge=0)
-    epsilon: Share | None
-    epsilon_high: float | None = Field(ge=0)
-    delta: float | None = Field(gt=1)
+    epsilon: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2, max_length=2)] | None
     rollouts: Literal["transformers", "vllm_colocate", "vllm_server"]
     constrained: Annotated[bool, Unkeyed("base_model")]
-    vllm_gpu_memory_utilization: Annotated[float, Unkeyed()] = Field(gt=0, lt=1)
     vllm_server_base_url: Annotated[Url | None, Unkeyed()]
-    validation_steps: Whole = Field(ge=1)
-    validation_prompts: Whole = Field(ge=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> "RankGRPO":
         if self.return_gamma is not None and self.return_gamma <= 1:
             raise ValueError(f"returns = {self.returns!r}: GAMMA must be above 1")
-        if (self.decay_step is None) != (self.decayed_learning_rate is None):
-            raise ValueError("decay_step and decayed_learning_rate: give both or neither")
-        if self.decay_step is not None and self.lr_scheduler_type != "constant":
-            raise ValueError("decay_step is a schedule of its own; set lr_scheduler_type to constant")
+        if self.decay is not None and self.lr_scheduler_type != "constant":
+            raise ValueError("decay is a schedule of its own; set lr_scheduler_type to constant")
         if self.rollouts == "vllm_server" and not self.vllm_server_base_url:
             raise ValueError("vllm_server_base_url is empty; rollouts 'vllm_server' needs it")
         if self.lora is not None and self.lora.lora_dropout:
@@ -89,17 +79,12 @@ class RankGRPO(Training):
         """The discount of the returns `exp`."""
         return float(self.returns.removeprefix("exp:")) if self.returns.startswith("exp:") else None
 
-    @property
-    def group_size(self) -> int:
-        """The number of lists per prompt in a step."""
-        return 1 + self.preferences.negatives if self.algorithm == "dpo" else self.num_generations
-
     def _check_dpo(self) -> None:
         needed = {"constrained": True, "rollouts": "transformers", "launch": None}
         for name, value in needed.items():
             if getattr(self, name) != value:
                 given = f"{name} = {json.dumps(getattr(self, name))}"
                 raise ValueError(f"{given}: algorithm 'dpo' needs another value; set it to {json.dumps(value)}")
-        if self.per_device_train_batch_size % self.group_size:
+        if self.per_device_train_batch_size % self.num_generations:
             size = f"per_device_train_batch_size = {self.per_device_train_batch_size}"
-            raise ValueError(f"{size} is no multiple of {self.group_size}, the lists of a prompt: 1 + negatives")
+            raise ValueError(f"{size} is no multiple of num_generations = {self.num_generations}; change one of them")

@@ -42,7 +42,7 @@ class Optimization(Section):
     learning_rate: Positive
     per_device_train_batch_size: Annotated[int, Unkeyed()] = Field(ge=1, le=65_536)  # see `Training.keyed`
     gradient_accumulation_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
-    save_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
+    save_steps: Annotated[Whole, Unkeyed("sft")] = Field(ge=1)  # Rank-GRPO validates then, too
     gradient_checkpointing: Annotated[bool, Unkeyed()]
 
 
@@ -75,14 +75,13 @@ class SFT(Training):
     """Stage `sft`: the negative log-likelihood of what people liked, and of demonstrations."""
 
     weight_decay: float = Field(ge=0)
-    logging_steps: Annotated[Whole, Unkeyed()] = Field(ge=1)
     likes: bool
     lists: Literal["remap", "reflect", "collaborative", "adjust"]
     demonstration_weight: float = Field(ge=0)
     num_train_epochs: float = Field(gt=0)
     checkpoint_step: Whole | None = Field(ge=1)
     max_length: int = Field(ge=16, le=1_000_000)
-    validation_prompts: Whole = Field(ge=0)
+    validation_prompts: Whole = Field(ge=1)  # also of Rank-GRPO
 
     @model_validator(mode="after")
     def _something_is_learned(self) -> "SFT":

@@ -49,6 +49,7 @@ _FIXED_OPTIONS: dict[str, Any] = {
     "off_policy_mask_threshold": None,
     "mask_truncated_completions": False,
     "use_bias_correction_kl": False,  # the KL penalty is the plain k3 estimator
+    "delta": None,
     "use_liger_kernel": False,  # its fused loss replaces the log-probabilities that the ranks need
     "multi_objective_aggregation": "sum_then_normalize",
     "vllm_importance_sampling_mode": "token_truncate",  # weights are truncated per unit of the ratio, from above

@@ -32,7 +32,6 @@ class Objective:
     num_ranks: int
     epsilon_low: float
     epsilon_high: float
-    delta: float | None = None
     beta: float = 0.0
     level: Level = "rank"
     aggregation: Aggregation = "rank"
@@ -66,8 +65,8 @@ def rank_grpo_loss(
 
     J = 1/(B N) Σ_i Σ_k min(w_ik A_ik, clip(w_ik, 1 - epsilon_low, 1 + epsilon_high) A_ik). The importance ratio w_ik is
     the exponential of the mean of logps - old_logps over the tokens of rank k (`level="rank"`), over the list
-    (`sequence`, as in GSPO), or of one token (`token`, as in GRPO). `delta` caps w_ik in the unclipped term (two-sided
-    clipping). A missing rank contributes 0. KL is the k3 estimate, exp(d) - d - 1 with d = ref_logps - logps.
+    (`sequence`, as in GSPO), or of one token (`token`, as in GRPO). A missing rank contributes 0.
+    KL is the k3 estimate, exp(d) - d - 1 with d = ref_logps - logps.
 
     `aggregation` combines the terms of the tokens:
 
@@ -126,8 +125,7 @@ def rank_grpo_loss(
 
     weight = unit_mean(logps - old_logps).exp()
     clipped = weight.clamp(low, high)
-    unclipped = weight if objective.delta is None else weight.clamp(max=objective.delta)
-    per_token = -torch.minimum(to_tokens(unclipped) * token_advantages, to_tokens(clipped) * token_advantages)
+    per_token = -torch.minimum(to_tokens(weight) * token_advantages, to_tokens(clipped) * token_advantages)
     with torch.no_grad():
         metrics = _ratio_metrics(weight, present, unit_advantages, low, high)
     if sampler_logps is not None:

@@ -96,31 +96,8 @@ class RankReward:
         return rank_returns(self.last_relevance, "log")[:, 0].tolist()
 
 
-class GroundedReward(RankReward):
-    """Reward 1 for a rank that is exactly a catalog line, not seen, and not a repetition; likes do not matter."""
-
-    __name__ = "grounded"
-
-    def _judge(
-        self,
-        completions: Sequence[Any],
-        groundtruth: Sequence[Sequence[Any]],
-        seen_titles: Sequence[Sequence[str]],
-    ) -> tuple[torch.Tensor, dict[str, float]]:
-        """Return the reward of every rank, and the mean number of grounded ranks."""
-        rows = torch.zeros(len(completions), self.num_ranks)
-        for row, (completion, titles) in enumerate(zip(completions, seen_titles, strict=True)):
-            seen, named = self.catalog.indices_of_titles(titles), set()
-            for rank, line in enumerate(completion_text(completion).split("\n")[: self.num_ranks]):
-                index = self.catalog.index_of_line(line)
-                if index is not None and index not in seen:
-                    rows[row, rank] = float(index not in named)
-                    named.add(index)
-        return rows, {"lists/grounded": float(rows.sum(dim=1).mean())}
-
-
 # The other rewards of ranks, by the fields of `Rewards` in `project/config/rank_grpo.py` that hold their weights.
-REWARDS: dict[str, type[RankReward]] = {"grounded": GroundedReward}
+REWARDS: dict[str, type[RankReward]] = {}
 
 
 def completion_text(completion: Any) -> str:

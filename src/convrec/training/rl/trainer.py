@@ -122,7 +122,6 @@ class RankGRPOTrainer(FiniteTrainer, GRPOTrainer):
             num_ranks=args.num_ranks if args.by_rank else 1,
             epsilon_low=self.epsilon_low,
             epsilon_high=self.epsilon_high,
-            delta=args.delta,
             beta=self.beta,
             level=args.level,
             aggregation=args.aggregation,
