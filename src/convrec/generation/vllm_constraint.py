@@ -119,6 +119,8 @@ class VllmCatalogConstraint(LogitsProcessor):
         return logits
 
     def _begin(self, slots: Sequence[int]) -> None:
+        if not slots:
+            return
         self._state.put(slots, [self._lists[slot].request for slot in slots])
         for slot in slots:
             self._lists[slot].read = 0
