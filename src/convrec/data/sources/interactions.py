@@ -202,7 +202,8 @@ def read_interactions(
     if not repeats:
         taken = taken.unique(["user", "index"], keep="first", maintain_order=True)
     starts = [int(datetime.datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) for day in split_days]
-    of_item = [own.split(", ") if (own := item.metadata.get(columns["genres"])) else [] for item in items.items]
+    genres = columns.get("genres") or "genres"
+    of_item = [own.split(", ") if (own := item.metadata.get(genres)) else [] for item in items.items]
 
     def rows() -> Iterator[Row]:
         for (user,), history in taken.group_by("user", maintain_order=True):
