@@ -56,7 +56,7 @@ def _read(folder, quarantine=None, **changes):
     settings = {
         "log": None,
         "catalog": None,
-        "columns": {"genres": "genres"},
+        "columns": {},
         "domain": ("game", "games"),
         "liked": 4.0,
         "disliked": 2.0,

@@ -271,12 +271,12 @@ def test_a_short_list_says_in_one_sentence_what_to_drop(open_page):
     expect(page.locator("#answer-heading")).to_be_focused()
     page.get_by_role("combobox", name="Only these").fill("Up (1981)")
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Drop “since 2000” to see 1").click()
+    expect(page.locator("#status")).to_have_text(re.compile(r"^Only 1 of 15 films fits\."))  # without "since 2000"
     page.get_by_label("Your message").fill("I loved Up")
     page.keyboard.press("Enter")
     expect(page.locator("#status")).to_have_text(re.compile(r"^None of 15 films fits\."))
-    page.get_by_role("button", name="Drop “Only these” to see 10").click()
-    expect(page.locator(".list").first.locator(".item")).to_have_count(10)
+    page.get_by_role("button", name=re.compile(r"^Drop “Only these” to see \d+$")).click()
+    expect(page.locator(".list").first.locator(".item").nth(2)).to_be_visible()
     expect(page.locator("#num-filters")).to_be_empty()
 
 
