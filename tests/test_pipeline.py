@@ -288,12 +288,12 @@ def _end_nodes(nodes: list[subprocess.Popen]) -> list[tuple[int, str]]:
 
 
 def _signal_at_step(nodes: list[subprocess.Popen], step: int, number: signal.Signals) -> None:
-    """Send a signal to the training process of the second node once the first one prints a step."""
+    """Send a signal to the training process of the second node once the first one prints this step or a later one."""
     for line in nodes[0].stdout or ():
-        if f"step {step - 1}/" in line:
+        told = re.search(r"step (\d+)/", line)
+        if told and int(told[1]) >= step:
             family = psutil.Process(nodes[1].pid).children(recursive=True)
             (victim,) = [process for process in family if "RANK" in process.environ()]
-        if f"step {step}/" in line:
             victim.send_signal(number)
             return
 
