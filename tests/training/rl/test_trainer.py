@@ -131,7 +131,11 @@ def test_groups_of_equal_rewards_neither_dilute_a_step_nor_cost_it(make, monkeyp
         options = {"optim": "sgd", "learning_rate": 0.1, "beta": 0.0, "per_device_train_batch_size": batch}
         trainer = make(rows=Dataset.from_list(rows), trl={"rollout_func": eight_lists}, **options)
         score, seen = trainer._get_per_token_logps_and_entropies, []
-        counting = lambda model, ids, *rest, **named: (seen.append(len(ids)), score(model, ids, *rest, **named))[1]  # noqa: E731
+
+        def counting(model, ids, *rest, **named):
+            seen.append(len(ids))
+            return score(model, ids, *rest, **named)
+
         monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", counting)
         trainer.train()
         return weights(trainer), seen
