@@ -45,7 +45,7 @@ def make_recommender(
 
 def served(version: str, recommender: Recommender) -> ServedModel:
     """Return a version that decodes up to eight lists together."""
-    return ServedModel(version, recommender.translator, Batcher(recommender, 8))
+    return ServedModel(version, recommender.translator, Batcher(recommender.complete, 8))
 
 
 def save_model(folder: Path, seed: int = 0, **options: Any) -> Path:

@@ -85,8 +85,8 @@ def translator():
 
 
 def _weight(translator, item) -> float:
-    (asked,) = translator.prepare(["a film with heists please"], 3)
-    return by_item(asked.request.log_weights).get(CATALOG.items.index(item), 0.0)
+    (request,) = translator.guided(translator.prepare(["a film with heists please"], 3))
+    return by_item(request.log_weights).get(CATALOG.items.index(item), 0.0)
 
 
 def test_what_users_accept_is_evidence_until_they_take_it_back_or_are_deleted(store, users, live, translator):

@@ -139,7 +139,8 @@ def test_line_ends_accents_and_invisible_characters_do_not_change_a_list():
 
     for asked in (odd(text), [message | {"content": odd(message["content"])} for message in messages_of(text)]):
         (found,) = RECOMMENDER.translator.prepare([asked], 4)
-        assert found[:4] == expected[:4] and told(found.wishes) == told(expected.wishes)
+        assert found[:2] == expected[:2] and told(found.wishes) == told(expected.wishes)
+        assert {**found.row, "wishes": []} == {**expected.row, "wishes": []}
     assert _lines("x", 1, allow=["\ufeffHeat (1975)\u200e"]) == ["Heat (1975)"]
 
 

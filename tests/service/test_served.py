@@ -22,7 +22,7 @@ def sizes() -> list[int]:
 
 @pytest.fixture
 def model(sizes) -> ServedModel:
-    return ServedModel("1", RECOMMENDER.translator, Batcher(RECOMMENDER, 6, sizes.append))
+    return ServedModel("1", RECOMMENDER.translator, Batcher(RECOMMENDER.complete, 6, sizes.append))
 
 
 def _random_request(chance: random.Random) -> dict:

@@ -55,8 +55,7 @@ def decoder(stand_in, monkeypatch) -> ServerDecoder:
 
 
 def _decoder(server: StandIn) -> ServerDecoder:
-    end, penalty = TRANSLATOR.tokenizer.eos_token_id, SETTINGS.repetition_penalty
-    return ServerDecoder(server.url, NAME, TRANSLATOR.trie, end, penalty)
+    return ServerDecoder(server.url, NAME, TRANSLATOR, SETTINGS.repetition_penalty)
 
 
 def _prepare(conversation="a film", n=3, **options):

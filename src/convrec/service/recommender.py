@@ -152,6 +152,6 @@ class Recommender:
         return lists
 
     def complete(self, asked: Sequence[Prepared]) -> list[TokenIds]:
-        """Return the tokens of each list, all decoded in one batch; behind its end token there may be others."""
+        """Return the tokens of each list, all guided and decoded as one batch; behind its end token may be others."""
         with self._lock:
-            return self._engine.complete([one.prompt for one in asked], [one.request for one in asked])
+            return self._engine.complete([one.prompt for one in asked], self.translator.guided(asked))

@@ -14,7 +14,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from convrec.data.catalog import Item
 from convrec.data.wishes import Wish
 from convrec.generation.engine import TokenIds
-from convrec.service.recommender import Recommender
 from convrec.service.translation import Conversation, Messages, Prepared, Translator
 
 logger = logging.getLogger(__name__)
@@ -37,44 +36,48 @@ class Decoder(Protocol):
         """Whether requests are answered."""
 
 
-class Batcher:
-    """Decodes in a thread: what has come while a batch was decoded is the next batch, in order of arrival.
+class Batcher(Generic[Result]):
+    """Completes requests in a thread: what has come during a batch is the next batch, in order of arrival.
 
-    A request that is cancelled while it waits is not decoded. `on_batch` is called with the size of each batch.
+    `complete` returns the completion of each request of a batch, such as `Recommender.complete`. A request that is
+    cancelled while it waits is in no batch. `on_batch` is called with the size of each batch.
     """
 
     is_alive = True
 
-    def __init__(self, recommender: Recommender, max_rows: int, on_batch: Callable[[int], None] = lambda size: None):
-        self._recommender, self._max_rows, self._on_batch = recommender, max_rows, on_batch
-        self._waiting: deque[tuple[Prepared, Future[TokenIds]]] = deque()
+    def __init__(
+        self,
+        complete: Callable[[Sequence[Prepared]], Sequence[Result]],
+        max_rows: int,
+        on_batch: Callable[[int], None] = lambda size: None,
+    ):
+        self._complete, self._max_rows, self._on_batch = complete, max_rows, on_batch
+        self._waiting: deque[tuple[Prepared, Future[Result]]] = deque()
         self._thread = ThreadPoolExecutor(1, "decoding")
 
-    async def complete(self, asked: Prepared) -> TokenIds:
-        completion: Future[TokenIds] = Future()
+    async def complete(self, asked: Prepared) -> Result:
+        completion: Future[Result] = Future()
         self._waiting.append((asked, completion))
-        self._thread.submit(self._decode)
+        self._thread.submit(self._complete_batch)
         return await asyncio.wrap_future(completion)
 
-    def warm(self, asked: Prepared) -> TokenIds:
-        return self._recommender.complete([asked])[0]
+    def warm(self, asked: Prepared) -> Result:
+        return self._complete([asked])[0]
 
-    def _decode(self) -> None:
+    def _complete_batch(self) -> None:
         if self._waiting:
             time.sleep(_GATHER_SECONDS)
-        batch: list[tuple[Prepared, Future[TokenIds]]] = []
+        batch: list[tuple[Prepared, Future[Result]]] = []
         while self._waiting and len(batch) < self._max_rows:
             asked, completion = self._waiting.popleft()
             if completion.set_running_or_notify_cancel():
                 batch.append((asked, completion))
-        if not batch:  # an earlier call has decoded them
+        if not batch:  # an earlier call had them
             return
         self._on_batch(len(batch))
         try:
-            for (_, completion), tokens in zip(
-                batch, self._recommender.complete([own for own, _ in batch]), strict=True
-            ):
-                completion.set_result(tokens)
+            for (_, completion), result in zip(batch, self._complete([own for own, _ in batch]), strict=True):
+                completion.set_result(result)
         except Exception as error:
             logger.exception("decoding failed")
             for _, completion in batch:
@@ -140,7 +143,7 @@ class ServedModel:
         asked = await self.prepare(conversation, **options)
         items = self.translator.items(await self.decoder.complete(asked))
         explain = partial(self.translator.explain, items, asked)
-        return Answered(asked.messages, items, await self.read(explain) if reasons else None, asked.wishes)
+        return Answered(asked.row["messages"], items, await self.read(explain) if reasons else None, asked.wishes)
 
     async def prepare(self, conversation: Conversation, **options: Any) -> Prepared:
         """Return the request for a list; raise what `ask` raises for input that is rejected."""

@@ -17,16 +17,17 @@ from convrec.data.catalog import Catalog
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
 from convrec.generation.model_folders import model_files
-from convrec.generation.trie import CatalogTrie
+from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.generation.vllm_requests import decoding_options, request_options
 from convrec.project.code import make_key
 from convrec.project.errors import InputError, Unavailable
-from convrec.service.served import Call, ServedModel
+from convrec.service.served import Batcher, Call, ServedModel
 from convrec.service.translation import LIST_LENGTH, ModelFiles, Prepared, Translator
 
 KEY = "VLLM_API_KEY"  # the environment variable that vLLM's server reads, too
 _ANSWER_SECONDS = 10.0  # within which a server tells its model
 _CONNECT_SECONDS = 5.0
+_GUIDED_ROWS = 64  # at most, whose guidance is computed at once
 
 
 def check_url(url: str) -> str:
@@ -76,9 +77,11 @@ class ServerDecoder:
     Cancelling a request closes its connection, at which vLLM drops the list.
     """
 
-    def __init__(self, url: str, name: str, trie: CatalogTrie, end_token: int, repetition_penalty: float):
+    def __init__(self, url: str, name: str, translator: Translator, repetition_penalty: float):
         """Raise `Unavailable` if the server does not serve the model."""
-        self._url, self._name, self._trie, self._end, self._penalty = url, name, trie, end_token, repetition_penalty
+        self._url, self._name, self._trie, self._penalty = url, name, translator.trie, repetition_penalty
+        self._end = translator.tokenizer.eos_token_id
+        self._guiding = Batcher(translator.guided, _GUIDED_ROWS)
         # One retry, also of a connection that the server closes just then; the service limits the time of a request.
         timeout = Timeout(None, connect=_CONNECT_SECONDS)
         options: dict[str, Any] = {"base_url": f"{url}/v1", "api_key": os.environ.get(KEY) or "none", "max_retries": 1}
@@ -88,13 +91,15 @@ class ServerDecoder:
         self._check()
 
     async def complete(self, asked: Prepared) -> TokenIds:
+        request = await self._guiding.complete(asked)
         with self._reported():
-            answer = await self._client.completions.create(**self._request(asked))
+            answer = await self._client.completions.create(**self._options(asked.prompt, request))
             return self._tokens(answer)
 
     def warm(self, asked: Prepared) -> TokenIds:
+        request = self._guiding.warm(asked)
         with self._reported():
-            return self._tokens(self._blocking.completions.create(**self._request(asked)))
+            return self._tokens(self._blocking.completions.create(**self._options(asked.prompt, request)))
 
     @property
     def is_alive(self) -> bool:
@@ -118,13 +123,13 @@ class ServerDecoder:
             if self._name not in names:
                 raise self._unavailable(f"it serves {', '.join(names) or 'no model'}")
 
-    def _request(self, asked: Prepared) -> dict[str, Any]:
+    def _options(self, prompt: TokenIds, request: ListRequest) -> dict[str, Any]:
         options = {
             "return_token_ids": True,
-            "vllm_xargs": request_options(asked.request),
-            **decoding_options(self._trie.longest(asked.request.length), self._penalty, self._end),
+            "vllm_xargs": request_options(request),
+            **decoding_options(self._trie.longest(request.length), self._penalty, self._end),
         }
-        return {"model": self._name, "prompt": asked.prompt, "extra_body": options}
+        return {"model": self._name, "prompt": prompt, "extra_body": options}
 
     def _tokens(self, answer: Completion) -> TokenIds:
         """Return the tokens of a completion, with its end token."""
@@ -156,5 +161,4 @@ def serve_on_server(version: str, files: ModelFiles, url: str) -> ServedModel:
     Raises `Unavailable` if it does not serve these files.
     """
     (translator, _), name = vllm_translator(files), served_name(files)
-    end, penalty = translator.tokenizer.eos_token_id, files.settings.repetition_penalty
-    return ServedModel(version, translator, ServerDecoder(url, name, translator.trie, end, penalty))
+    return ServedModel(version, translator, ServerDecoder(url, name, translator, files.settings.repetition_penalty))

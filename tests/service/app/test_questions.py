@@ -30,7 +30,7 @@ class Gated:
         self._turn = asyncio.Lock()
 
     async def complete(self, asked: Prepared) -> list[int]:
-        words = asked.messages[0]["content"]
+        words = asked.row["messages"][0]["content"]
         async with self._turn:
             self.begun.append(words)
             self.asked.release()

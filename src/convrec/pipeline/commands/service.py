@@ -299,7 +299,7 @@ def _engine(options: Serving, metrics: "Metrics") -> Callable[[str, "ModelFiles"
 
     def make_served(version: str, files: "ModelFiles") -> ServedModel:
         recommender = Recommender.load(files)
-        batcher = Batcher(recommender, options.batch_size, metrics.batch.observe)
+        batcher = Batcher(recommender.complete, options.batch_size, metrics.batch.observe)
         return ServedModel(version, recommender.translator, batcher)
 
     return make_served
