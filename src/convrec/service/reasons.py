@@ -224,8 +224,8 @@ def _occurs(value: str, words: str) -> bool:
     folded = fold(value)
     if without_runs(folded) != folded:  # of a script without spaces between words
         return folded in words
-    stem = re.escape(folded.removesuffix("s") if len(folded) > _SHORT_WORD else folded)
-    return re.search(rf"(?<!\w){stem}(?:e?s)?(?!\w)", words) is not None
+    stem = folded.removesuffix("s") if len(folded) > _SHORT_WORD else folded
+    return stem in words and re.search(rf"(?<!\w){re.escape(stem)}(?:e?s)?(?!\w)", words) is not None
 
 
 def _field(name: str, values: Sequence[str]) -> str:

@@ -53,6 +53,7 @@ class Batcher(Generic[Result]):
     ):
         self._complete, self._max_rows, self._on_batch = complete, max_rows, on_batch
         self._waiting: deque[tuple[Prepared, Future[Result]]] = deque()
+        self._last_size = 1
         self._thread = ThreadPoolExecutor(1, "decoding")
 
     async def complete(self, asked: Prepared) -> Result:
@@ -65,7 +66,7 @@ class Batcher(Generic[Result]):
         return self._complete([asked])[0]
 
     def _complete_batch(self) -> None:
-        if self._waiting:
+        if self._waiting and self._last_size > 1:
             time.sleep(_GATHER_SECONDS)
         batch: list[tuple[Prepared, Future[Result]]] = []
         while self._waiting and len(batch) < self._max_rows:
@@ -74,6 +75,7 @@ class Batcher(Generic[Result]):
                 batch.append((asked, completion))
         if not batch:  # an earlier call had them
             return
+        self._last_size = len(batch)
         self._on_batch(len(batch))
         try:
             for (_, completion), result in zip(batch, self._complete([own for own, _ in batch]), strict=True):
