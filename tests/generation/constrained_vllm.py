@@ -131,12 +131,9 @@ def main() -> None:
         dtype="float32",
         max_model_len=160,
         block_size=32,
-        num_gpu_blocks_override=7,  # too few for three lists: some are interrupted
         disable_log_stats=False,
-        max_num_seqs=3,
-        max_num_batched_tokens=24,  # less than a prompt: it is read in parts
         generation_config="vllm",
-        speculative_config=task["speculative"],
+        **task["engine"],
         **engine_options(arguments.trie),
     )
     requests = [request and requested_list(request) for request in task["requests"]]

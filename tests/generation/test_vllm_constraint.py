@@ -21,17 +21,22 @@ REQUESTS += [ListRequest(3, allowed=[1, 5, 9, 11, 13], banned=[5]), ListRequest(
 REQUESTS += [ListRequest(2), ListRequest(5, log_weights=log_weights({0: 3.0, 7: 2.5, 8: -2.0, 12: 0.5}))]
 
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+# Too few blocks for three lists: some are interrupted. Fewer tokens a step than a prompt has: it is read in parts.
+NARROW = {"num_gpu_blocks_override": 7, "max_num_seqs": 3, "max_num_batched_tokens": 24}
+WIDE = {"max_num_seqs": 256, "max_num_batched_tokens": 16_384}
+
+
 @pytest.mark.parametrize(
-    "speculative",
+    ("engine", "copies"),
     [
-        pytest.param(None, marks=pytest.mark.slow),  # CI runs one test of vLLM
-        pytest.param(
-            {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}, marks=pytest.mark.nightly
-        ),
+        pytest.param(NARROW, 1, marks=pytest.mark.slow),  # CI runs one test of vLLM
+        pytest.param({**NARROW, "speculative_config": NGRAM}, 1, marks=pytest.mark.nightly),
+        pytest.param(WIDE, 40, marks=pytest.mark.nightly),
     ],
 )
-def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, speculative):
-    """Seven requests, three at a time, one of them free: each list is what the model alone would write."""
+def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, engine, copies):
+    """Seven requests, one of them free, three at a time, or copies of them together: as the model alone would write."""
     tokenizer = TOKENIZERS["byte_level"]()
     model = make_model(tokenizer, **SIZES, seed=0).eval()
     model.save_pretrained(tmp_path / "model")
@@ -41,10 +46,10 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, speculative
     texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
     prompts = tokenizer(texts, add_special_tokens=False).input_ids
     task = {
-        "prompts": prompts,
-        "requests": [request and request_options(request) for request in REQUESTS],
+        "prompts": prompts * copies,
+        "requests": [request and request_options(request) for request in REQUESTS] * copies,
         "penalty": PENALTY,  # of constrained lists
-        "speculative": speculative,
+        "engine": engine,
         "max_tokens": trie.longest(6),
         "eos": tokenizer.eos_token_id,
         "vocab_size": len(tokenizer),
@@ -56,11 +61,11 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, speculative
     found = json.loads((tmp_path / "lists.json").read_text())
     assert found["compared"] > 300
     counts = found["counts"]
-    assert "min_tokens" in found["refusal"] and counts["num_preemptions"] > 0
-    if speculative:
+    assert "min_tokens" in found["refusal"] and (counts["num_preemptions"] > 0) == (engine != WIDE)
+    if "speculative_config" in engine:
         assert 0 < counts["spec_decode_num_accepted_tokens"] < counts["spec_decode_num_draft_tokens"]
     places = tokenize_lines(LINES, tokenizer, "")
-    for prompt, request, tokens in zip(prompts, REQUESTS, found["lists"], strict=True):
+    for place, (prompt, request) in enumerate(zip(prompts, REQUESTS, strict=True)):
         with torch.no_grad():
             if request is None:
                 expected = _free_list(model, prompt, tokenizer.eos_token_id, task["max_tokens"])
@@ -71,7 +76,7 @@ def test_vllm_writes_the_lists_of_a_plain_loop(run_module, tmp_path, speculative
                     tokenizer.eos_token_id,
                     lambda written, prompt=prompt: _scores(model, prompt, written),
                 )
-        assert tokens == expected
+        assert found["lists"][place :: len(prompts)] == [expected] * copies
 
 
 def _scores(model, prompt: list[int], written: list[int]) -> list[float]:
