@@ -54,8 +54,8 @@ def open_page(browser, address):
         page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
-        page.questions = []
-        page.on("request", lambda request: page.questions.append(request) if "recommend" in request.url else None)
+        page.questions = []  # without those of the list before the first message
+        page.on("request", lambda request: page.questions.append(request) if _is_question(request) else None)
         page.goto(address)
         expect(page.locator("#models")).to_have_text(f"15 films · {CHAMPION} and {CHALLENGER}")
         return page
@@ -64,6 +64,10 @@ def open_page(browser, address):
     for page in pages:
         page.close()
     assert problems == [] and hosts <= {address.split("/")[2]}
+
+
+def _is_question(request):
+    return "recommend" in request.url and not request.post_data_json["is_start"]
 
 
 def _send(page, text):
@@ -147,8 +151,11 @@ def test_an_example_gives_two_lists_with_reasons_and_differences(open_page):
     expect(page.get_by_text("computed from the catalog, your messages")).to_be_visible()
 
 
-def test_the_first_view_says_what_is_read(open_page):
+def test_the_first_view_says_what_is_read_and_has_a_list_without_feedback(open_page):
     page = open_page()
+    expect(page.locator("#status")).to_contain_text("Before your first message: ")
+    expect(page.locator(".list").first.locator(".item")).to_have_count(10)
+    expect(page.locator("[data-event]")).to_have_count(0)
     expect(page.get_by_text("I read titles, years and genres, and keep to limits such as “no ")).to_be_visible()
     for name in ("Copy link", "Reset"):
         expect(page.get_by_role("button", name=name)).to_be_hidden()
@@ -311,7 +318,7 @@ def test_a_link_opens_the_same_conversation_and_is_not_sent(open_page):
     page.get_by_role("combobox", name="Never these").fill("Up (1981)")
     page.keyboard.press("Enter")
     expect(page.locator(".list").first.locator(".item")).to_have_count(4)
-    _wait_for_answer(page)
+    expect(page.locator("#lists")).not_to_contain_text("Up (1981)")
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#toast")).to_contain_text("Link copied. It contains your messages")
     link = page.evaluate("window.copied")
@@ -366,7 +373,8 @@ def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     expect(page.locator("#turns li.user")).to_have_count(1)
     assert len(page.questions) == asked + 1
     page.get_by_role("button", name="Reset").click()
-    for gone in (".item", "#turns li", ".chips li", "#error p"):
+    expect(page.locator("#status")).to_contain_text("Before your first message: ")
+    for gone in ("#turns li", ".chips li", "#error p"):
         expect(page.locator(gone)).to_have_count(0)
     expect(page.get_by_label("How many")).to_have_value("10")
 

@@ -154,6 +154,8 @@ def _outcomes(recorder: FeedbackRecorder, tmp_path) -> list[dict]:
 def test_feedback_is_recorded_for_what_the_page_showed(recorder, tmp_path):
     client = TestClient(make_app(make_service(MODELS, recorder), has_page=True))
     assert client.get("/api/models").json()["saved"] == "answers"
+    start = client.post("/api/recommend", json={"conversation": "Some films, please", "n": 2, "is_start": True}).json()
+    assert start["answer_id"] is None and len(start["models"][0]["recommendations"]) == 2
     answered = client.post("/api/recommend", json={"conversation": "I loved Heat", "n": 2}).json()
     item = answered["models"][1]["recommendations"][1]
     event = {"answer_id": answered["answer_id"], "list": "challenger", "item_id": item["item_id"], "event": "accepted"}

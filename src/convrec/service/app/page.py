@@ -32,10 +32,12 @@ class PageQuestion(Question):
     """A question of the page.
 
     `choices` has, for each message of the user, the text of each wish that was switched on or off after it. A later
-    message that states the wish again ends the choice.
+    message that states the wish again ends the choice. `is_start` is for the list before the first message, for which
+    nobody asked: it is not recorded.
     """
 
     choices: list[dict[str, bool]] = []
+    is_start: bool = False
 
 
 class OwnList(NamedTuple):
@@ -94,7 +96,7 @@ def make_page_router(service: Service) -> APIRouter:
         answers = await service.within_limits(request, ask)
         lists = [(role, model.version, own.answered) for role, model, own in answers]
         return {
-            "answer_id": await service.record(began, answer_id, question.user_id, lists),
+            "answer_id": None if question.is_start else await service.record(began, answer_id, question.user_id, lists),
             "models": [
                 {
                     "list": role,

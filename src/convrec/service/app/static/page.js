@@ -11,6 +11,7 @@ const TOAST = 6000; // milliseconds that a notice about feedback stays
 const NO_SERVER = "The server does not answer. Is `convrec app` still running?";
 const narrow = matchMedia("(max-width: 60rem)");
 const turns = []; // each with the user's content, the wishes switched after it, the answer where there is one, whether it was `opened` from a link, and what was `listed` there
+const start = { choices: {} }; // in place of a turn, before the first message
 let editing = null; // index of the turn that is being edited
 let asked = null; // aborts the question in progress
 let shown = null; // the turn whose answer is shown
@@ -51,6 +52,7 @@ function showNumFilters() {
 }
 
 function messages(last) {
+  if (last === start) return [{ role: "user", content: `Some ${noun}, please` }];
   return turns.slice(0, turns.indexOf(last) + 1).flatMap((turn) => [
     { role: "user", content: turn.content },
     // Its words are without titles: the model would copy them, and the next list would leave them out.
@@ -156,12 +158,13 @@ function showAnswer(turn) {
       deny.add(lineOf(item), () => (byId("lists").querySelector(name) || byId("answer-heading")).focus({ preventScroll: true }));
     },
   });
-  const isLast = turn === turns.at(-1);
+  const isLast = turn === (turns.at(-1) || start);
   wishes.show(turn.answer.models, isLast ? null : turns.indexOf(turn) + 1);
   const [shortest] = [...turn.answer.models].sort((one, other) => one.recommendations.length - other.recommendations.length);
   const num = shortest.recommendations.length, both = turn.answer.models.length > 1 ? ` ${text}` : "";
+  const when = turn === start ? "Before your first message: " : "";
   const isShort = num < turn.length;
-  say(isShort ? `${num ? `Only ${num}` : "None"} of ${all} ${num > 1 ? "fit" : "fits"}.${both}` : text);
+  say(isShort ? `${num ? `Only ${num}` : "None"} of ${all} ${num > 1 ? "fit" : "fits"}.${both}` : when + text);
   showDrops(isShort && isLast ? shortest.drops : []);
   byId("note").hidden = !turn.answer.models.some((model) => model.recommendations.some((item) => item.reasons.length));
   byId("saved").hidden = byId("reply").hidden = false;
@@ -215,7 +218,7 @@ function listLength() {
 
 // Asks for the list of the last message, or of one of an opened link.
 async function ask(showNext = () => {}, opened = null) {
-  const turn = opened || turns.at(-1), length = listLength();
+  const turn = opened || turns.at(-1) || start, length = listLength();
   if (length === null) {
     byId("filters").open = true;
     return;
@@ -224,12 +227,6 @@ async function ask(showNext = () => {}, opened = null) {
   asked = null;
   if (!opened) leaveLink();
   showError("");
-  byId("lists").setAttribute("aria-busy", "false");
-  if (!turn) {
-    clearAnswer();
-    say("");
-    return;
-  }
   const own = asked = new AbortController();
   byId("lists").setAttribute("aria-busy", "true");
   say(`Finding ${noun}…`);
@@ -238,6 +235,7 @@ async function ask(showNext = () => {}, opened = null) {
     const question = {
       messages: messages(turn), choices: turns.map(({ choices }) => choices),
       n: length, deny: deny.titles, allow: allow.titles.length ? allow.titles : null, or_fewer: true,
+      is_start: turn === start,
     };
     const response = await fetch("api/recommend", {
       method: "POST",
@@ -292,7 +290,7 @@ function leaveLink() {
 
 // Opens the conversation of a link, and asks for the list of its last message anew.
 function openShared() {
-  if (location.hash.length < 2) return;
+  if (location.hash.length < 2) return ask();
   let opened;
   try {
     opened = conversationIn(location.hash);
