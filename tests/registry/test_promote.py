@@ -170,9 +170,10 @@ def test_the_decision_is_written_to_version_and_run(client, ranks):
     _promote("1")
     decision = _promote("2")
     version = client.get_model_version(model_name(), "2")
-    short = json.loads(version.tags["promotion.decision"])
-    assert (short["status"], short["champion"], short["by"], short["number"]) == ("promoted", "1", "ops", 1)
-    whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/{short['artifact']}")
+    tags = {name: version.tags[f"promotion.{name}"] for name in ("status", "number", "decision")}
+    told = f"{decision.reason} (ops, {decision.at[:10]} {decision.at[11:16]} UTC)"
+    assert tags == {"status": "promoted", "number": "1", "decision": told}
+    whole = mlflow.artifacts.load_dict(f"runs:/{version.run_id}/promotion/decision-1.json")
     assert whole == json.loads(json.dumps(decision.to_json()))
     assert whole["comparison"]["n_rows"] == NUM_PROMPTS
     assert set(whole["comparison"]["data"]) == {"test", "train", "validation", "catalog"}

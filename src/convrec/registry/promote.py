@@ -1,6 +1,5 @@
 """Versions are compared and decided on, the aliases moved, and the reasons recorded; and versions listed."""
 
-import json
 import tempfile
 from contextlib import nullcontext
 from dataclasses import replace
@@ -30,7 +29,7 @@ from convrec.registry.tracking import COMMIT_TAG, connect, git_state, user_name
 from convrec.registry.versions import all_versions, download_version, find_version, model_name, read_aliases
 
 COLUMNS = ("version", "aliases", "created", "ndcg", "data", "parent", "status")  # of `list_versions`
-DECISION_TAG = "promotion.decision"
+DECISION_TAG, NUMBER_TAG = "promotion.decision", "promotion.number"
 _MAX_REASON = 500  # characters of a reason in a tag
 
 
@@ -81,7 +80,7 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
     """
     git, version = git_state(), client.get_model_version(model_name(), decision.challenger)
     commit = git.get(COMMIT_TAG, "") + (", with changes" if git.get("git_dirty") == "true" else "")
-    number = json.loads(version.tags.get(DECISION_TAG, "{}")).get("number", 0) + 1
+    number = int(version.tags.get(NUMBER_TAG, "0")) + 1
     decision = replace(decision, number=number, by=by, at=utc_now(), commit=commit)
     artifact = f"promotion/decision-{number}"
     if decision.promoted:
@@ -98,10 +97,9 @@ def _carry_out(client: mlflow.MlflowClient, state: State, decision: Decision, by
             client.log_text(version.run_id, decision_markdown(decision), f"{artifact}.md")
             client.log_text(version.run_id, card, "model_card.md")
             client.log_dict(version.run_id, decision.to_json(), f"{artifact}.json")
-        short = {name: getattr(decision, name) for name in ("number", "status", "champion", "by", "at")}
-        short |= {"reason": decision.reason[:_MAX_REASON], "artifact": f"{artifact}.json" if version.run_id else ""}
-        client.set_model_version_tag(model_name(), version.version, DECISION_TAG, json.dumps(short))
-        client.set_model_version_tag(model_name(), version.version, STATUS_TAG, decision.status)
+        told = f"{decision.reason[:_MAX_REASON]} ({plain(by)}, {decision.at[:16].replace('T', ' ')} UTC)"
+        for tag, value in ((NUMBER_TAG, str(number)), (DECISION_TAG, told), (STATUS_TAG, decision.status)):
+            client.set_model_version_tag(model_name(), version.version, tag, value)
         client.update_model_version(model_name(), version.version, description=card)
     return decision
 
