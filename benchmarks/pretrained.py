@@ -47,9 +47,6 @@ PRETRAINED = {
     "common.max_prompt_length": 512,
     "common.repetition_penalty": 1.0,
     "base_model.dtype": "bfloat16",
-    "sft.lists": "adjust",
-    "sft.demonstration_weight": 1.0,
-    "sft.weight_decay": 0.0,
     "sft.num_train_epochs": 2,
     "sft.max_length": 960,
     "sft.learning_rate": 3e-4,
@@ -72,6 +69,9 @@ OF_KIND: dict[str, dict[str, Any]] = {
     },
     "text": {
         "common.item_tokens": False,
+        "sft.lists": "adjust",
+        "sft.demonstration_weight": 1.0,  # the lists' form has to be learned
+        "sft.weight_decay": 0.0,
         "rank_grpo.max_steps": 40,
         "rank_grpo.per_device_train_batch_size": 64,
         "rank_grpo.gradient_accumulation_steps": 2,

@@ -87,12 +87,12 @@ class Told:
         arrays |= {name: sparse.vstack([getattr(self, name), getattr(other, name)], "csr") for name in _MATRICES}
         return replace(self, rows=joined(self.rows, other.rows), **arrays)
 
-    def recent(self) -> "Told":
-        """Return what the `MOST_CONVERSATIONS` newest distinct conversations of people tell: by month, then by row."""
+    def recent(self, most: int = MOST_CONVERSATIONS) -> "Told":
+        """Return what so many of the newest distinct conversations of people tell: by month, then by row."""
         first = first_of_each(self.conversations)
-        if len(first) <= MOST_CONVERSATIONS:
+        if len(first) <= most:
             return self
-        newest = np.lexsort((first, self.months[first]))[-MOST_CONVERSATIONS:]
+        newest = np.lexsort((first, self.months[first]))[-most:]
         return self.part(np.isin(self.conversations, self.conversations[first[newest]]))
 
     def distinct(self) -> tuple[np.ndarray, np.ndarray]:
