@@ -182,12 +182,15 @@ def test_the_encoder_learns_of_items_that_nobody_likes_by_requests_that_the_cata
     assert len({1, 5, 9, 13, 17} & set(best.tolist())) >= 4
 
 
-def test_what_few_items_fit_or_training_does_not_teach_leads_and_what_fits_all():
+def test_what_few_items_fit_or_training_does_not_teach_leads_and_what_fits_all(monkeypatch):
     genres = ["war"] * 25 + ["cooking", "cooking, war"] + ["sport"] * 73
     catalog = Catalog([Item(f"Film {place}", None, {"genre": genre}) for place, genre in enumerate(genres)])
     rows = [make_row(f"p{n}", [(f"Film {n}", None)], "cooking and war") for n in range(5)]
     made, untaught = _evidence(rows, catalog), _evidence(rows[:4], catalog)
     assert made.taught == {"cooking", "war"} and not untaught.taught
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence, "_MOST_READ", 4)
+        assert not _evidence(rows, catalog).taught
     words = "cooking and war, whatever"
     bare, named = make_row("q", [], words), make_row("r", [], words, seen_titles=["Film 3"])
     asked = make_row("s", [], "I want cooking films")

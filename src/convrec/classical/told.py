@@ -87,9 +87,9 @@ class Told:
         arrays |= {name: sparse.vstack([getattr(self, name), getattr(other, name)], "csr") for name in _MATRICES}
         return replace(self, rows=joined(self.rows, other.rows), **arrays)
 
-    def recent(self, most: int = MOST_CONVERSATIONS) -> "Told":
-        """Return what so many of the newest distinct conversations of people tell: by month, then by row."""
-        first = first_of_each(self.conversations)
+    def recent(self, most: int | None = None) -> "Told":
+        """Return what the newest distinct conversations tell, at most `MOST_CONVERSATIONS`: by month, then by row."""
+        first, most = first_of_each(self.conversations), most or MOST_CONVERSATIONS
         if len(first) <= most:
             return self
         newest = np.lexsort((first, self.months[first]))[-most:]
