@@ -250,7 +250,7 @@ def training_figures(params: Params, name: str) -> Found:
 
 def model_lists(params: Params, model: str) -> Found:
     """Score a model's constrained lists, unguided and guided; keep the scores, and return their means."""
-    from convrec.classical.guidance import load_guide  # noqa: PLC0415
+    from convrec.classical.guidance import Guidance  # noqa: PLC0415
     from convrec.evaluation.evaluation import Evaluation  # noqa: PLC0415
 
     found: Found = {}
@@ -260,7 +260,7 @@ def model_lists(params: Params, model: str) -> Found:
             asked["max_prompts"] = min(params.sft.validation_prompts, asked["max_prompts"] or np.inf)
         evaluation = Evaluation.of_split(Paths(), split, **asked)
         training = Paths().evidence if split == "validation" else None
-        guide = load_guide(Paths().guidance, evaluation.catalog, training=training)
+        guide = Guidance.load(Paths().guidance, evaluation.catalog, training=training)
         kinds = {"unguided": None} | ({} if guide is None else {"guided": guide(evaluation.prompts)})
         with evaluation.of_guided(Paths().model(model)) as scored:
             for kind, weights in kinds.items():

@@ -118,7 +118,7 @@ def test_a_fitted_guide_is_saved_with_its_net_and_scaled(catalog, tmp_path):
     made = Guidance.fit(evidence, parts, rows, 3, {"name": "tfidf"})
     assert set(made.weights) == set(EVIDENCE) and made.weights["wishes"] >= 0
     asked = [make_row("new", [], "something with a desert")]
-    (found,) = made.log_weights(asked)
+    (found,) = made(asked)
     assert found.items[found.logs.argmax()] == catalog.find("Dune", 2021)
     gated = Guidance(evidence, made.weights, made.embedder, _net(len(EVIDENCE)))
     gated.save(tmp_path)
@@ -127,4 +127,4 @@ def test_a_fitted_guide_is_saved_with_its_net_and_scaled(catalog, tmp_path):
     before, once, twice = (own.total(asked).block(slice(None)).numpy() for own in (gated, again, gated.times(2.0)))
     np.testing.assert_array_equal(once, before)
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)
-    assert Guidance.load(tmp_path, catalog).times(0.0).log_weights(asked)[0].items.size == 0
+    assert Guidance.load(tmp_path, catalog).times(0.0)(asked)[0].items.size == 0

@@ -38,7 +38,7 @@ def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
     made = _guidance(catalog, {"popularity": 0.5, "neighbours": 2.0, "item_knn": 1.0, "content": 0.3})
     made.save(tmp_path)
     again = Guidance.load(tmp_path, catalog)
-    found, before = (_by_item(own.log_weights(ASKED)) for own in (again, made))
+    found, before = (_by_item(own(ASKED)) for own in (again, made))
     assert found == before and any(found)
     content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not [word for word in (b"heist", b"police", b"desert", b"ann", b"bob") if word in content]
@@ -46,7 +46,7 @@ def test_what_is_saved_guides_as_before_and_holds_no_text(catalog, tmp_path):
 
 def test_the_best_items_of_the_sum_have_weights_above_all_others(catalog):
     weights = {"popularity": 1.0, "neighbours": 1.0, "item_knn": 0.0, "content": 0.0}
-    (found,) = _by_item(_guidance(catalog, weights, kept=2).log_weights(ASKED[:1]))
+    (found,) = _by_item(_guidance(catalog, weights, kept=2)(ASKED[:1]))
     heat, up = (catalog.find(*item) for item in (HEAT, UP))
     assert set(found) == {heat, up} and found[heat] > found[up] > 0
 
@@ -69,7 +69,7 @@ def test_a_row_takes_eight_bytes_an_item():
 @pytest.mark.parametrize("weights", [{}, dict.fromkeys(EVIDENCE, 0.0)])
 def test_without_weights_there_is_no_guidance(catalog, tmp_path, weights):
     made = _guidance(catalog, weights)
-    assert _by_item(made.log_weights(ASKED)) == [{}, {}, {}]
+    assert _by_item(made(ASKED)) == [{}, {}, {}]
     made.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["guidance.json"], "no likes of people"
     assert Guidance.load(tmp_path, catalog) is None is Guidance.load(tmp_path / "nowhere", catalog)
@@ -82,7 +82,7 @@ def test_the_evidence_of_a_changed_catalog_is_that_of_its_items(catalog, tmp_pat
     items = [item for item in catalog.items[::-1] if str(item) != "Up (2009)"]
     other = Catalog([Item("New", 2024), *items])
     made = Guidance.load(tmp_path, other), _guidance(other, weights)
-    found, expected = (_by_item(own.log_weights(ASKED)) for own in made)
+    found, expected = (_by_item(own(ASKED)) for own in made)
     assert found == expected
 
 

@@ -105,7 +105,7 @@ def test_after_a_change_it_is_that_change():
 def _weights(guidance: Guidance, shown: list[tuple[int, list[int], set[int]]]) -> np.ndarray:
     """Return the log weights of all items for a prompt, less their mean."""
     asked = make_row("x", [], "space horror", user_id="other")
-    (weights,) = guidance.with_feedback(_outcomes(*shown)).log_weights([asked])
+    (weights,) = guidance.with_feedback(_outcomes(*shown))([asked])
     found = np.zeros(SIZE)
     found[weights.items] = weights.logs
     return found - found.mean()

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from convrec.data import row_files
-from convrec.data.row_files import chosen_rows, column_of, first_of_each, joined, spool
+from convrec.data.row_files import Rows, chosen_rows, column_of, first_of_each, joined, write_tables
 
 TABLE = pa.table(
     {"name": [f"n{place % 7}" for place in range(50)], "items": [[{"year": n}] * (n % 3) for n in range(50)]}
@@ -16,7 +17,8 @@ TABLE = pa.table(
 def rows(here, monkeypatch):
     monkeypatch.setattr(row_files, "GROUP", 8)
     monkeypatch.setattr(row_files, "_BATCH", 3)
-    return spool((TABLE[start : start + 11] for start in range(0, 50, 11)), TABLE.schema)
+    write_tables((TABLE[start : start + 11] for start in range(0, 50, 11)), TABLE.schema, here / "rows.parquet")
+    return Rows(pq.ParquetFile(here / "rows.parquet"))
 
 
 def test_views_are_as_of_a_list(rows):

@@ -1,7 +1,6 @@
-from convrec.data import row_wishes
+from convrec.data import wish_reader as reading
 from convrec.data.catalog import Catalog, Item
-from convrec.data.row_wishes import wishes_of
-from convrec.data.wish_reader import wish_reader
+from convrec.data.wish_reader import wish_reader, wishes_of
 
 CATALOG = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Dune", 2021)])
 SAID = [[{"role": "user", "content": words}] for words in ("made after 2010", "made before 2000", "anything")]
@@ -24,9 +23,9 @@ def test_each_conversation_is_read_once_for_a_catalog(monkeypatch):
 
 
 def test_only_the_last_conversations_are_kept(monkeypatch):
-    monkeypatch.setattr(row_wishes, "_CELLS", 24)
+    monkeypatch.setattr(reading, "_CELLS", 24)
     catalog = Catalog([Item("Heat", 1995), Item("Up", 2009), Item("Big", 1988)])
     for messages in SAID:
         wishes_of({"messages": messages}, catalog)
-    kept = catalog.once(row_wishes._reader).cache_info()
+    kept = catalog.once(reading._kept_reader).cache_info()
     assert (kept.maxsize, kept.currsize) == (2, 2)

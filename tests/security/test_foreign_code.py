@@ -11,7 +11,7 @@ import pytest
 from transformers import dynamic_module_utils
 
 from convrec.classical.embedding import SentenceEmbedder
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.conversations import read_rows, write_rows
 from convrec.evaluation.baselines import kept_baselines
 from convrec.generation.engine import EngineOptions, TransformersEngine
@@ -149,7 +149,7 @@ def test_evidence_runs_no_code_of_an_embedder_so_that_its_version_can_be_served(
     guidance.run(stage_params(params, "guidance"), Paths(), MagicMock())
     assert read_json(Paths().guidance / "guidance.json")["embedder"]["name"] == "tfidf" and not marker.exists()
     guidance.run(stage_params(with_settings(params, {"guidance.fit_prompts": 0}), "guidance"), Paths(), MagicMock())
-    assert load_guide(Paths().guidance, CATALOG) is None
+    assert Guidance.load(Paths().guidance, CATALOG) is None
     prompts, options = read_rows(Paths().split("test")), params.baseline_options()
     assert kept_baselines(["fusion"], Paths(), prompts, CATALOG, **options)["fusion"].lists and not marker.exists()
     with pytest.raises(InputError, match="'dict' has no attribute 'load'"):  # the class `Thing`

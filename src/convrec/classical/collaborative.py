@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
-from convrec.classical.told import Told, item_matrix, named_items
+from convrec.classical.told import Told, item_matrix, most_frequent, named_items
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
 from convrec.project.machine import usable_cores
@@ -83,15 +83,11 @@ class ItemKnn:
     """
 
     def __init__(self, likes: sparse.csr_array, inverse_frequency: float = 0.0):
-        self._exponent = -inverse_frequency
-        weighted = sparse.diags_array(self._weights(likes)) @ likes
+        sizes = np.maximum(np.asarray(likes.sum(axis=1), dtype=np.float32), 1)
+        weighted = sparse.diags_array(sizes ** np.float32(-inverse_frequency)) @ likes
         self._counts = np.asarray(weighted.sum(axis=0), dtype=np.float32).ravel()
         self._together = (likes.T @ weighted).tocsr()
         self._together.sort_indices()
-
-    def _weights(self, likes: sparse.csr_array) -> np.ndarray:
-        """Return people's weights. Shape: likes (people, C), result (people,), float32."""
-        return np.maximum(np.asarray(likes.sum(axis=1), dtype=np.float32), 1) ** np.float32(self._exponent)
 
     def scores(
         self,
@@ -145,9 +141,7 @@ class Ease:
     """
 
     def __init__(self, likes: sparse.csr_array, regularization: float, most_items: int = 10_000):
-        counts = np.asarray(likes.sum(axis=0)).ravel()
-        order = np.argsort(-counts, kind="stable")[:most_items]
-        self._items = np.sort(order[counts[order] > 0])
+        self._items = most_frequent(np.asarray(likes.sum(axis=0)).ravel(), most_items)
         self._num_items = likes.shape[1]
         active = likes[:, self._items]
         gram = (active.T @ active).astype(np.float64).toarray()

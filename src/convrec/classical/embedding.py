@@ -36,25 +36,9 @@ _words_and_pairs: Callable[[str], list[str]] = TfidfVectorizer(
 _WORD_OR_SIGN = regex.compile(r"\w+|[^\w\s]")
 
 
-def _terms(text: str) -> list[int]:
+def _terms(text: str) -> list[str]:
     """Return the terms of a text: words and word pairs without stop words; n-grams in scripts without spaces."""
-    return [_hash(term) for term in (*_words_and_pairs(without_runs(text)), *ngrams(text))]
-
-
-def _single_terms(text: str) -> list[int]:
-    """Return the terms of a text without its word pairs."""
-    words = (term for term in _words_and_pairs(without_runs(text)) if " " not in term)
-    return [_hash(term) for term in (*words, *ngrams(text))]
-
-
-def _every_term(text: str) -> list[int]:
-    """Return each word of a text, stop words too, and each sign."""
-    return [_hash(term) for term in _WORD_OR_SIGN.findall(text.lower())]
-
-
-def _hash(term: str) -> int:
-    number: int = murmurhash3_32(term, positive=True)
-    return number
+    return [*_words_and_pairs(without_runs(text)), *ngrams(text)]
 
 
 class TfidfEmbedder:
@@ -70,7 +54,7 @@ class TfidfEmbedder:
 
     def __init__(self, texts: Sequence[str], word_ngrams: int = 2):
         self._has_words = any(map(_terms, texts))
-        self._terms = _terms if word_ngrams == 2 else _single_terms
+        self._has_pairs = word_ngrams == 2
         self._weights = TfidfTransformer(sublinear_tf=True)
         self._fitted = texts, self._weights.fit_transform(self._counts(texts))
 
@@ -78,12 +62,13 @@ class TfidfEmbedder:
         """Return how often texts have each known term; those of the first texts are known."""
         said, ends = array("I"), array("q", [0])
         for text in texts:
-            said.extend(self._terms(text) if self._has_words else _every_term(text))
+            terms = _terms(text) if self._has_words else _WORD_OR_SIGN.findall(text.lower())
+            said.extend(murmurhash3_32(term, positive=True) for term in terms if self._has_pairs or " " not in term)
             ends.append(len(said))
-        terms = np.array(said, dtype=np.uint32)
-        self._known = np.unique(terms) if self._known is None else self._known
-        columns = np.searchsorted(self._known, terms)
-        is_known = self._known[np.minimum(columns, len(self._known) - 1)] == terms
+        hashes = np.array(said, dtype=np.uint32)
+        self._known = np.unique(hashes) if self._known is None else self._known
+        columns = np.searchsorted(self._known, hashes)
+        is_known = self._known[np.minimum(columns, len(self._known) - 1)] == hashes
         starts = np.append(0, np.cumsum(is_known))[np.array(ends)]
         cells = np.ones(starts[-1], dtype=np.float32), columns[is_known].astype(np.int32), starts
         counts = sparse.csr_matrix(cells, shape=(len(texts), len(self._known)))
@@ -98,7 +83,7 @@ class TfidfEmbedder:
     def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "TfidfEmbedder":
         """Return the embedder that `arrays` describes. Raises `ValueError` for arrays of different lengths."""
         embedder = cls.__new__(cls)
-        embedder._has_words, embedder._terms = bool(arrays["has_words"][0]), _terms  # terms it lacks do not count
+        embedder._has_words, embedder._has_pairs = bool(arrays["has_words"][0]), True  # terms it lacks do not count
         embedder._known, embedder._weights = arrays["terms"], TfidfTransformer(sublinear_tf=True)
         embedder._weights.idf_ = arrays["idf"]
         if len(arrays["idf"]) != len(arrays["terms"]) or (arrays["terms"][1:] <= arrays["terms"][:-1]).any():

@@ -20,6 +20,7 @@ from torch import nn
 
 from convrec.classical.scores import Matrix
 from convrec.classical.stored import as_saved, compact
+from convrec.classical.told import most_frequent
 
 _MOST_WORDS = 5_000  # the most frequent ones
 _MOST_ITEMS = 5_000  # the most liked ones; others have probability 0
@@ -58,8 +59,8 @@ class Encoder:
         Shape: words (n, D); named (n, 2C); liked (n, C); vectors (C, T).
         """
         words, named = sparse.csr_array(words), sparse.csr_array(named, dtype=np.float32)
-        columns = _most_frequent(np.bincount(words.indices, minlength=words.shape[1]), _MOST_WORDS)
-        places = _most_frequent(np.asarray((liked > 0).sum(axis=0)).ravel(), _MOST_ITEMS)
+        columns = most_frequent(np.bincount(words.indices, minlength=words.shape[1]), _MOST_WORDS)
+        places = most_frequent(np.asarray((liked > 0).sum(axis=0)).ravel(), _MOST_ITEMS)
         maps = [_singular(words[:, columns], _WORDS), _singular(named, _NAMED), vectors]
         parts = [words[:, columns] @ maps[0], named @ maps[1], _mean_liked(named, vectors)]
         scales = [_LENGTH / length if (length := _length(part)) > _NOTHING else 0.0 for part in parts]
@@ -123,10 +124,8 @@ class _Net(nn.Module):
     def __init__(self, num_inputs: int, vectors: torch.Tensor, counts: np.ndarray):
         super().__init__()
         self._texts = vectors
-        self.inputs, self.mapped = (
-            nn.Linear(num_inputs, _SIZE, bias=False),
-            nn.Linear(vectors.shape[1], _SIZE, bias=False),
-        )
+        self.inputs = nn.Linear(num_inputs, _SIZE, bias=False)
+        self.mapped = nn.Linear(vectors.shape[1], _SIZE, bias=False)
         nn.init.normal_(self.inputs.weight, std=0.02)
         self.own = nn.Parameter(0.05 * torch.randn(len(vectors), _SIZE))
         self.bias = nn.Parameter(torch.log(torch.from_numpy(counts).float() + 0.3))
@@ -182,9 +181,3 @@ def _singular(matrix: sparse.csr_array, number: int) -> np.ndarray:
 
 def _length(rows: np.ndarray) -> float:
     return float(np.sqrt((rows**2).sum(axis=1).mean())) if rows.size else 0.0
-
-
-def _most_frequent(counts: np.ndarray, number: int) -> np.ndarray:
-    """Return the places of the largest counts above 0, ascending."""
-    order = np.argsort(-counts, kind="stable")[:number]
-    return np.sort(order[counts[order] > 0])

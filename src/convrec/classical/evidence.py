@@ -43,8 +43,7 @@ from convrec.data.catalog import Catalog, short_values
 from convrec.data.catalog_requests import catalog_requests
 from convrec.data.conversations import Row, month_of, transcript
 from convrec.data.row_files import chosen_rows
-from convrec.data.row_wishes import wishes_of
-from convrec.data.wish_reader import is_rare
+from convrec.data.wish_reader import is_rare, wishes_of
 from convrec.data.wishes import Wish
 from convrec.project.errors import InputError
 

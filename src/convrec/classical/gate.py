@@ -83,12 +83,7 @@ class Gated(Blocks):
     Shape: terms (B, C), in the order of the weights; those without a weight are needed only for the net.
     """
 
-    def __init__(
-        self,
-        terms: Mapping[str, Blocks],
-        weights: Mapping[str, float],
-        net: Net | None = None,
-    ):
+    def __init__(self, terms: Mapping[str, Blocks], weights: Mapping[str, float], net: Net | None = None):
         kinds = [kind for kind in weights if net or (kind in terms and weights[kind])] or list(terms)[:1]
         self._terms, self.shape = [terms[kind] for kind in kinds], terms[kinds[0]].shape
         self._weights, self._net = [weights.get(kind, 0.0) for kind in kinds], net
@@ -134,7 +129,6 @@ class _Pool(NamedTuple):
         positives: sparse.csr_array,
         excluded: Sequence[Sequence[int]],
     ) -> "_Pool":
-        """Return the pool of the best items by the weighted sum."""
         parts: list[list[torch.Tensor]] = []
         for part in row_blocks(*terms[0].shape):
             scores = [term.block(part).cpu() for term in terms]
@@ -152,7 +146,6 @@ class _Pool(NamedTuple):
         return cls(*(torch.cat(own) for own in zip(*parts, strict=True)))
 
     def at(self, rows: np.ndarray) -> "_Pool":
-        """Return the pool of some rows."""
         return _Pool(*(part[torch.from_numpy(rows)] for part in self))
 
     def losses(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

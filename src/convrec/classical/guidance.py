@@ -131,15 +131,15 @@ class Guidance:
 
     @classmethod
     def load(
-        cls, folder: Path, catalog: Catalog, device: str = "cpu", training: Path | None = None
+        cls, folder: Path | None, catalog: Catalog, device: str = "cpu", training: Path | None = None
     ) -> "Guidance | None":
-        """Return the guidance in a folder, for this catalog; None where it holds none, or one without a weight.
+        """Return the guidance in a folder, for this catalog; None where there is none, or none with a weight.
 
         `training` is the folder of the stage `evidence`: the guidance then has the evidence of training alone, with its
         parts, as prompts of training and validation need it. A sentence-transformers model that runs code of its own is
         refused, whatever the file says. Raises `InputError` for a damaged file.
         """
-        if not (folder / _SETTINGS).is_file():
+        if folder is None or not (folder / _SETTINGS).is_file():
             return None
         with intact(folder / _SETTINGS):
             settings = _Settings.model_validate_json((folder / _SETTINGS).read_bytes())
@@ -155,10 +155,6 @@ class Guidance:
             with intact(folder / _NET):
                 net = Net.of_arrays(load_file(folder / _NET), len(settings.weights))
         return cls(evidence, saved["weights"], saved["embedder"], net, parts=parts)
-
-    def __call__(self, prompts: Sequence[Row]) -> list[LogWeights]:
-        """Return the log weights of prompts, as a `Guide`."""
-        return self.log_weights(prompts)
 
     def with_feedback(self, shown: Outcomes) -> "Guidance":
         """Return the guidance with what people accepted of the lists that it guided, in place of what it had of that.
@@ -189,8 +185,8 @@ class Guidance:
             self.parts.save(folder / _TRAINING)
             self.evidence.save(folder / _TRAINING / _EVIDENCE)
 
-    def log_weights(self, prompts: Sequence[Row], *, training: bool = False) -> list[LogWeights]:
-        """Return the logarithm of the weight of each prompt's items; of a `training` prompt, by others' evidence."""
+    def __call__(self, prompts: Sequence[Row], *, training: bool = False) -> list[LogWeights]:
+        """Return, as a `Guide`, the log weights of each prompt's items; of a `training` prompt, by others' evidence."""
         if not (any(self.weights.values()) and prompts):
             return [NO_GUIDANCE] * len(prompts)
         return as_log_weights(self.total(prompts, training=training), self.evidence.kept, self.live)
@@ -214,13 +210,6 @@ class Guidance:
         if not self.uses("neighbours"):
             return [{} for _ in prompts]
         return self.evidence.neighbours.likers(prompts, self.evidence.number)
-
-
-def load_guide(
-    folder: Path | None, catalog: Catalog, device: str = "cpu", training: Path | None = None
-) -> Guidance | None:
-    """Return the guidance in a folder as the guide of lists, None where there is none (see `Guidance.load`)."""
-    return None if folder is None else Guidance.load(folder, catalog, device, training)
 
 
 def as_log_weights(scores: Blocks, kept: int, bonus: np.ndarray | None = None) -> list[LogWeights]:

@@ -11,7 +11,7 @@ from convrec.classical.scores import flat_entries
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truth_items
 from convrec.data.row_files import chosen_rows, column_of
-from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import wishes_of
 from convrec.data.wishes import apply
 
 

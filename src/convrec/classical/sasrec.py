@@ -19,6 +19,7 @@ from torch import nn
 
 from convrec.classical.likelihood import multinomial_residual
 from convrec.classical.scores import row_blocks
+from convrec.classical.told import most_frequent
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, date_of, named_titles, person_key, truth_items
 
@@ -119,8 +120,7 @@ class SasRec:
         """
         num_items = positives.shape[1]
         counts = np.bincount([index for one in known for index in one], minlength=num_items)
-        order = np.argsort(-counts, kind="stable")[:_MOST_ITEMS]
-        self._items = np.sort(order[counts[order] > 0])
+        self._items = most_frequent(counts, _MOST_ITEMS)
         self._id = {int(index): place for place, index in enumerate(self._items)}
         self._num_items, self._length = num_items, min(max(map(len, asked), default=0) or 1, _LONGEST)
         sequences = [own for one in known if len(own := self._ids(one)) > 1]

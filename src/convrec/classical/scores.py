@@ -96,9 +96,8 @@ class WeightedSum(Blocks):
 
     def __init__(self, terms: Sequence[Blocks], weights: Sequence[float]):
         self.shape = terms[0].shape
-        self._terms = [(term, weight) for term, weight in zip(terms, weights, strict=True) if weight] or [
-            (terms[0], 0.0)
-        ]
+        weighted = [(term, weight) for term, weight in zip(terms, weights, strict=True) if weight]
+        self._terms = weighted or [(terms[0], 0.0)]
 
     def block(self, rows: Sequence[int] | np.ndarray | slice) -> torch.Tensor:
         (first, weight), *others = self._terms

@@ -48,6 +48,12 @@ def item_matrix(rows: Iterable[Iterable[int]], num_items: int) -> sparse.csr_arr
     return matrix
 
 
+def most_frequent(counts: np.ndarray, number: int) -> np.ndarray:
+    """Return the places of the largest counts above 0, ascending."""
+    order = np.argsort(-counts, kind="stable")[:number]
+    return np.sort(order[counts[order] > 0])
+
+
 @dataclass(frozen=True, eq=False)
 class Told:
     """What rows tell. Shape: conversations, people and months (n,); liked and named (n, C)."""

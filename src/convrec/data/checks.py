@@ -13,7 +13,6 @@ from convrec.data.schemas import spooled
 from convrec.data.titles import fold, line
 
 Policy = Literal["keep", "drop"]
-Item = dict[str, Any]
 
 
 def check_rows(
@@ -67,7 +66,7 @@ def check_rows(
     return spooled(checked()), dict(found)
 
 
-def _problem(item: Item, seen_titles: list[str], catalog: Catalog) -> str | None:
+def _problem(item: dict[str, Any], seen_titles: list[str], catalog: Catalog) -> str | None:
     """Return why no list can hit an item of a ground truth, None where one can."""
     title, year = fold(item["title"]), item["year"]
     index = catalog.find(title, year)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,6 @@ _CANONICAL_ROLES = {name: role for role, others in ROLES.items() for name in (ro
 SPLITS = ("train", "validation", "test")
 # A row is a canonical conversation: the columns of `schemas.CONVERSATION_TYPES`, and of a demonstration also its lists.
 # It is validated once, where the stage `data` reads it (`rows.usable_rows`).
-Table = TypeVar("Table", Rows, pd.DataFrame)
 # The columns of a file of demonstrations that hold the lists after each step; `demonstration` is what SFT learns.
 STEP_COLUMNS = {
     "teacher": "teacher",
@@ -131,12 +130,7 @@ def build_prompt(messages: Iterable[dict[str, str]], instruction: str | None, li
     """
     if instruction is None:
         return [{"role": message["role"], "content": message["content"]} for message in messages]
-    return prompt_of_text(transcript(messages), instruction, list_length)
-
-
-def prompt_of_text(text: str, instruction: str | None, list_length: int) -> list[dict[str, str]]:
-    """Return the chat prompt of a conversation that is already text (see `transcript`)."""
-    content = text if instruction is None else f"{instruction.format(list_length=list_length)}\n{text}"
+    content = f"{instruction.format(list_length=list_length)}\n{transcript(messages)}"
     return [{"role": "user", "content": content}]
 
 
@@ -155,15 +149,14 @@ def prompt_key(messages: list[dict[str, str]]) -> str:
 @overload
 def distinct_prompts(rows: Rows, limit: int | None = None) -> Rows: ...  # type: ignore[overload-overlap]
 @overload
-def distinct_prompts(rows: Iterable[Row], limit: int | None = None) -> list[Row]: ...
+def distinct_prompts(rows: Sequence[Row], limit: int | None = None) -> list[Row]: ...
 def distinct_prompts(rows: Any, limit: int | None = None) -> Any:
     """Return the first row of each prompt, in order; all answers to a prompt share one list.
 
     If there are more than `limit`, they are drawn by a hash, and nobody's second before all people's first: what few
     people like says little of the others.
     """
-    every = rows if isinstance(rows, Sequence) else list(rows)
-    prompts = chosen_rows(every, first_of_each(column_of(every, "prompt_id")))
+    prompts = chosen_rows(rows, first_of_each(column_of(rows, "prompt_id")))
     if limit is None or limit >= len(prompts):
         return prompts
     users, conversations = (column_of(prompts, name) for name in ("user_id", "conversation_id"))
@@ -180,7 +173,7 @@ def read_prompts(path: Path, limit: int | None = None) -> tuple[list[Row], list[
     return list(rows[rows["prompt_id"].isin(prompts["prompt_id"])]), list(prompts)
 
 
-def require_filled(splits: Mapping[str, Table], remedy: str) -> dict[str, Table]:
+def require_filled(splits: Mapping[str, Rows], remedy: str) -> dict[str, Rows]:
     """Return the splits. Raises `InputError`, with the remedy, on an empty one."""
     for name, rows in splits.items():
         if not len(rows):
@@ -188,7 +181,7 @@ def require_filled(splits: Mapping[str, Table], remedy: str) -> dict[str, Table]
     return dict(splits)
 
 
-def split_by_period(rows: Table, validation: Days, test: Days) -> dict[str, Table]:
+def split_by_period(rows: Rows, validation: Days, test: Days) -> dict[str, Rows]:
     """Return train (before the validation period), validation and test (their own periods).
 
     Later rows, and rows between the periods, are in no split. Raises `InputError` on an empty split.
@@ -203,7 +196,7 @@ def split_by_period(rows: Table, validation: Days, test: Days) -> dict[str, Tabl
     return require_filled(splits, f"{present}: choose data.validation_period and data.test_period within")
 
 
-def split_by_person(rows: Table, held_out_share: float, seed: int) -> dict[str, Table]:
+def split_by_person(rows: Rows, held_out_share: float, seed: int) -> dict[str, Rows]:
     """Return splits in which every person lies whole in one split, drawn by a hash of seed and person.
 
     A person is a `user_id`, or a conversation without one. Validation and test have the share in the mean. A person

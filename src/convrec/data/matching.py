@@ -9,8 +9,6 @@ from convrec.data.parsing import WrittenList, read_list
 from convrec.data.titles import fold, line, usable_title, year_gap
 
 Protocol = Literal["reward", "evaluation"]
-
-
 UNKNOWN = -1  # stands, as every negative number, for the catalog index of a truth whose id the catalog lacks
 
 

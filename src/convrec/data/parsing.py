@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 from convrec.data.catalog import YEAR_TOLERANCE, Catalog, Entry
 from convrec.data.titles import WRITTEN_YEAR, WRITTEN_YEARS, YEARS, fold, natural, normalise, normalise_text
 
-Reading = Literal["strict", "lenient"]
-
 NUMBER = re.compile(
     r"^#?(?:\(\d{1,2}\)|\d{1,3}\\?(?:[.)\]]+(?!\d))|\d{1,2}(?:[:/]|\s+[-–—])(?=\s)"
     r"|\d\ufe0f?\u20e3|[ivx]{1,5}[.)](?=\s)|[a-z]\)(?=\s))\s*(?=\S)",
@@ -220,9 +218,8 @@ def unmarked(line: str, catalog: Catalog) -> tuple[str, str]:
     plain = plain.removesuffix(marks)  # **1. Title**; the emphasis of **1. Title may be closed elsewhere
     bullet, number = _BULLET.match(text), NUMBER.match(plain) or _LABEL.match(plain)
     known = catalog.readings(bare(text), None) or catalog.index_of_line(plain) is not None
-    if (
-        number and not known and not _BY.match(plain[number.end() :])
-    ):  # not a title that begins like a number, as 3:10 to Yuma or V. by Thomas Pynchon
+    # not a title that begins like a number, as 3:10 to Yuma or V. by Thomas Pynchon
+    if number and not known and not _BY.match(plain[number.end() :]):
         rest = plain[number.end() :].strip()
         label = _LABEL.match(rest)  # "1. Title: Heat", but not "1. No. 5" where "No. 5" is an item
         return (rest[label.end() :].strip() if label and catalog.index_of_line(rest) is None else rest), "number"
@@ -281,17 +278,8 @@ def _parse_strictly(line: str, catalog: Catalog, tolerance: int) -> Entry | None
     return None if _is_blank(written[0]) else Entry(*written, None)
 
 
-def _parse_leniently(line: str, catalog: Catalog, tolerance: int) -> Entry | None:
-    """Return the first reading of a line that the catalog knows, else its likeliest reading."""
-    text = bare(unmarked(line, catalog)[0].rstrip(",; "))
-    known = catalog.entry_of_line(text)
-    if known is not None or _is_blank(text):
-        return known
-    return read_title(text, catalog, tolerance)
-
-
 def parse_line(
-    line: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE, reading: Reading = "strict"
+    line: str, catalog: Catalog, tolerance: int = YEAR_TOLERANCE, reading: Literal["strict", "lenient"] = "strict"
 ) -> Entry | None:
     """Return what one line names, or None for a line that names nothing: blank, signs alone, a number without title.
 
@@ -305,8 +293,12 @@ def parse_line(
     if len(line) > MAX_LINE:
         title = " ".join(line[:MAX_TITLE].split())
         return Entry(title, None, None) if title else None
-    parse = _parse_strictly if reading == "strict" else _parse_leniently
-    return parse(normalise_text(line), catalog, tolerance)
+    line = normalise_text(line)
+    if reading == "strict":
+        return _parse_strictly(line, catalog, tolerance)
+    text = bare(unmarked(line, catalog)[0].rstrip(",; "))
+    known = catalog.entry_of_line(text)
+    return known if known is not None or _is_blank(text) else read_title(text, catalog, tolerance)
 
 
 def parse_list(text: str, catalog: Catalog) -> list[Entry | None]:

@@ -8,7 +8,6 @@ import pandas as pd
 
 from convrec.project.errors import InputError
 
-COLUMNS = ("source", "row", "reason", "value")
 LEAKS = "train"  # source of the training rows that repeat held-out conversations; nothing is wrong with them
 _LONGEST_VALUE = 500  # characters
 _SHOWN = 60  # characters of a value in an error
@@ -48,7 +47,7 @@ class Quarantine:
 
     def write(self, path: Path) -> None:
         """Write the rows as Parquet: source, row, reason, value."""
-        pd.DataFrame(self.rows, columns=list(COLUMNS), dtype="str").to_parquet(path, index=False)
+        pd.DataFrame(self.rows, columns=["source", "row", "reason", "value"], dtype="str").to_parquet(path, index=False)
 
     def summary(self) -> str:
         """Return the number of quarantined rows for each reason."""

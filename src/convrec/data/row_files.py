@@ -1,7 +1,6 @@
 """Rows of Parquet files as lazy sequences: some groups of rows of a file are in memory at a time, never all."""
 
 import copy
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -114,11 +113,3 @@ def write_tables(tables: Iterable[pa.Table], schema: pa.Schema, file: Path | IO[
                 rest = rest.slice(GROUP)
         if len(rest):
             writer.write_table(rest.combine_chunks())
-
-
-def spool(tables: Iterable[pa.Table], schema: pa.Schema) -> Rows:
-    """Return the rows of tables from a file without a name in the current folder, which ends with them."""
-    file = tempfile.TemporaryFile(dir=".")  # noqa: SIM115  (open as long as its rows)
-    write_tables(tables, schema, file)
-    file.seek(0)
-    return Rows(pq.ParquetFile(file))

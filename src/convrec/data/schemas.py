@@ -3,6 +3,7 @@
 docs/data.md describes them.
 """
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from convrec.data.catalog import Catalog
-from convrec.data.row_files import GROUP, Row, Rows, spool, write_tables
+from convrec.data.row_files import GROUP, Row, Rows, write_tables
 from convrec.project.errors import InputError
 
 _TITLES = pa.list_(pa.string())
@@ -58,9 +59,14 @@ def conform(rows: Sequence[Row]) -> pa.Table:
 
 
 def spooled(rows: Iterable[Row]) -> Rows:
-    """Return the rows (see `conform`) as a lazy sequence; a group of them is in memory at a time."""
-    left = iter(rows)
-    return spool(map(conform, iter(lambda: list(islice(left, GROUP)), [])), SOURCE_TYPES)
+    """Return the rows (see `conform`) as a lazy sequence; a group of them is in memory at a time.
+
+    They are in a file without a name in the current folder, which ends with them.
+    """
+    left, file = iter(rows), tempfile.TemporaryFile(dir=".")  # noqa: SIM115  (open as long as its rows)
+    write_tables(map(conform, iter(lambda: list(islice(left, GROUP)), [])), SOURCE_TYPES, file)
+    file.seek(0)
+    return Rows(pq.ParquetFile(file))
 
 
 def write_conversations(rows: Rows, path: Path) -> None:

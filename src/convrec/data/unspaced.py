@@ -72,12 +72,9 @@ class UnspacedTitles:
             return []
         flat, places, at = _flat(text), list[Place](), 0
         while at < len(flat):
-            place = self._place(flat, at)
-            if place is None:
-                at += 1
-            else:
+            if place := self._place(flat, at):
                 places.append(place)
-                at = place.end
+            at = place.end if place else at + 1
         return places
 
     def _place(self, flat: str, at: int) -> Place | None:

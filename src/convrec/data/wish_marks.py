@@ -244,9 +244,8 @@ class Marker:
                     key = words_of(value.text)
                     self.spelt.setdefault(key, []).append(value)
                     if len(key) > 1 and stem(fold(name)) in PEOPLE:
-                        last = _surname(value.text)
+                        first, last = (without_accents(value.text.split()[end]).casefold() for end in (0, -1))
                         self._surnames[last] = key if self._surnames.get(last, key) == key else None
-                        first = without_accents(value.text.split()[0]).casefold()
                         self._known_by_first[first] = key if self._known_by_first.get(first, key) == key else None
 
     def _starts_of_titles(self) -> dict[Key, Value]:
@@ -313,10 +312,8 @@ class Marker:
 
     def _is_of_a_name(self, text: str, start: int, end: int) -> bool:
         """Return whether a title is part of a person's name, as *Akira* is of Akira Kurosawa."""
-        before, behind = (
-            re.findall(_WORD, text[max(0, start - 40) : start])[-1:],
-            re.findall(_WORD, text[end : end + 40]),
-        )
+        before = re.findall(_WORD, text[max(0, start - 40) : start])[-1:]
+        behind = re.findall(_WORD, text[end : end + 40])
         title = re.findall(_WORD, text[start:end])
         names = ([*title, *behind[:1]], [*title, *behind[:2]], [*before, *title])
         found = [self.spelt.get(words_of(" ".join(name)), []) for name in names if len(name) > len(title)]
@@ -324,10 +321,8 @@ class Marker:
 
     def _marked(self, found: list[Token], capitals: set[str], shown: Collection[str]) -> Iterator[Token]:
         """Yield the tokens with values, titles in small letters, surnames and cues in place of their words."""
-        said, stems = (
-            [token.word for token in found],
-            [stem(token.word) if token.kind == "word" else "" for token in found],
-        )
+        said = [token.word for token in found]
+        stems = [stem(token.word) if token.kind == "word" else "" for token in found]
         at, is_titled = 0, False  # a title in small letters may follow
         while at < len(found):
             token, size = found[at], 1
@@ -401,10 +396,6 @@ def _split(word: str, titles: Sequence[Value]) -> Iterator[Token]:
             yield Token(part, word)
     elif word != "-":
         yield Token(word, word, "sign")
-
-
-def _surname(name: str) -> str:
-    return without_accents(name.split()[-1]).casefold()
 
 
 def _years_ago(match: re.Match[str]) -> str:

@@ -7,9 +7,9 @@ to the catalog is told in the user's words.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ from convrec.data.wish_scopes import ARTICLES, DENIED, ENDS, REACH, Mark, polari
 from convrec.data.wishes import Wish
 
 LONGEST_READ = 10_000  # last characters of a conversation that are read
+# So many conversations are kept at most, and so many bytes for wishes of four a conversation, each a byte an item. A
+# conversation's text comes on top, and wishes may be more than four (see `WishReader.read`).
+_MOST_KEPT, _CELLS = 20_000, 2**28
 _MOST_WISHES = 50  # of a conversation; the last ones count
 _MOST_UNUSED = 20  # phrases of a message that are told
 _LEAST_MISSPELT, _SIMILAR = 5, 0.8  # letters, and share of them that are right, of a name that is offered
@@ -435,19 +438,12 @@ def _is_for_an_item(tokens: list[Token], at: int) -> bool:
 
 def _changes_a_title(tokens: list[Token], at: int) -> bool:
     """Return whether something says how another item than a liked title should be, as in "like Alien, but funny"."""
-    said = [token.word for token in tokens[max(0, at - 9) : at]]
-    if (
-        "but" not in said
-        or "or" in (said[-1], *(token.word for token in tokens[at + 1 : at + 2]))
-        or ENDS & set(said)
-        or "i" in said[said.index("but") :]
-    ):
+    near = tokens[max(0, at - 9) : at]
+    said = [token.word for token in near]
+    if "but" not in said or "or" in (said[-1], *(token.word for token in tokens[at + 1 : at + 2])) or ENDS & set(said):
         return False
-    start = max(0, at - 9)
-    return (
-        any(tokens[start + place].kind == "title" for place in range(said.index("but")))
-        and "like" in said[: said.index("but")]
-    )
+    but = said.index("but")
+    return "i" not in said[but:] and "like" in said[:but] and any(token.kind == "title" for token in near[:but])
 
 
 def _whom(tokens: list[Token]) -> int:
@@ -514,3 +510,20 @@ def _is_over(own: Key, key: Key, wish: Wish | None) -> bool:
 def wish_reader(catalog: Catalog) -> WishReader:
     """Return the reader of a catalog, the same for all callers."""
     return catalog.once(WishReader)
+
+
+def wishes_of(row: Mapping[str, Any], catalog: Catalog) -> list[Wish]:
+    """Return the wishes of a row: its `wishes`, or else those that its conversation tells (see `WishReader.read`).
+
+    Stages ask for those of a conversation again and again: it is read once.
+    """
+    if "wishes" in row:
+        return list(row["wishes"])
+    return list(catalog.once(_kept_reader)(tuple((message["role"], message["content"]) for message in row["messages"])))
+
+
+def _kept_reader(catalog: Catalog) -> Callable[[tuple[tuple[str, str], ...]], list[Wish]]:
+    read = wish_reader(catalog).read
+    return lru_cache(maxsize=min(_MOST_KEPT, _CELLS // (4 * len(catalog))))(
+        lambda said: read([{"role": role, "content": words} for role, words in said])
+    )

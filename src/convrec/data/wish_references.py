@@ -50,7 +50,8 @@ def resolved(marker: Marker, tokens: list[Token], shown: list[Value], named: lis
                 continue
         said = " ".join(token.said for token in tokens[at : at + size])
         is_them = tokens[at].cue == "behind.seen" and tokens[at].word.endswith(("them", "those"))
-        if is_them and shown and not any(token.kind in MARKS for token in _clause(found)):
+        clause = takewhile(lambda token: token.kind != "sign", reversed(found))
+        if is_them and shown and not any(token.kind in MARKS for token in clause):
             found.append(Token("seen", "seen", "cue", "seen"))
             values, kind = shown, "title"
         is_list = values == shown and len(shown) > 1 and "like" not in [token.word for token in found[-3:]]
@@ -127,8 +128,3 @@ def _pointed(tokens: list[Token], shown: list[Value], before: str, is_seen: bool
         case ["the", nth, *rest] if nth in place or nth == "last":
             return 3 if rest and rest[0] in nouns() else 2, shown[-1:] if nth == "last" else shown[place[nth] :][:1]
     return 1, []
-
-
-def _clause(tokens: Sequence[Token]) -> list[Token]:
-    """Return the tokens behind the last sign."""
-    return list(takewhile(lambda token: token.kind != "sign", reversed(tokens)))

@@ -12,6 +12,7 @@ DENIED = {"deny", "hated", "doubt"}
 _GOES_ON = {"or", "nor", "anything", "nothing", "no", "any"}  # between a value and a limit that is denied, too
 _BEFORE_IT = {",", "?", ":", "but", "and", "definitely", "simply", "though"}  # before what stands behind a value
 _TAKING = {"no", "way", "hate", "stand", "interested", "fan", "not"}
+_KEPT = {("deny", "seen"), ("again", "seen"), ("less", "not"), ("neutral", "hated")}  # scopes that a cue leaves alone
 _SCOPES = {"against": "deny", "not": "deny"}
 
 
@@ -89,17 +90,7 @@ def polarities(tokens: list[Token]) -> list[Mark]:
             if before in ("?", ":") or (token.word == "no" and marks and marks[-1].at == at - 1):
                 _behind(marks, tokens, at, "deny")
         elif cue in ("not", "against", "hated", "less", "again", "forget", "only", "seen", "neutral"):
-            if (
-                (scope, cue)
-                in (
-                    ("deny", "seen"),
-                    ("again", "seen"),
-                    ("less", "not"),
-                    ("neutral", "hated"),
-                )
-                and last is None
-                and not gap
-            ):
+            if (scope, cue) in _KEPT and last is None and not gap:
                 continue
             is_double = cue in ("against", "hated") and scope == "deny" and last is None and gap <= 1
             if token.word == "without" and scope in ("deny", "neutral") and last is None:

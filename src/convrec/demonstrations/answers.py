@@ -35,15 +35,6 @@ _CREDIT_KEYS = ("artist", "author", "creator", "director", "singer", "band", "by
 _YEAR_KEYS = ("year", "release_year", "releaseyear", "release_date", "published")
 
 
-def _exact_or_numbered(line: str, catalog: Catalog) -> tuple[Entry | None, tuple[str, str]]:
-    """Return the item of a line that is a catalog line, or one after a number, and its mark as of `unmarked`."""
-    known = catalog.entry_of_line(line)
-    if known is None and (number := NUMBER.match(line)):
-        rest = line[number.end() :]
-        return catalog.entry_of_line(rest), (rest, "number")
-    return known, (line, "")
-
-
 def _names_item(entry: Entry, catalog: Catalog) -> bool:
     """Tell whether the catalog knows the title of an entry in any spelling, or a part of it."""
     return bool(catalog.readings(entry.part or entry.title, entry.year))
@@ -196,7 +187,11 @@ def parse_answer(text: str, catalog: Catalog) -> list[Entry]:
     read = []
     counts = {"number": [0, 0], "bullet": [0, 0]}
     for line in _lines(text, catalog):
-        known, (rest, kind) = _exact_or_numbered(line.strip(), catalog)
+        rest, kind = line.strip(), ""
+        known = catalog.entry_of_line(rest)
+        if known is None and (number := NUMBER.match(rest)):  # the usual line: an item's own after a number
+            rest, kind = rest[number.end() :], "number"
+            known = catalog.entry_of_line(rest)
         if known is None:
             rest, kind = unmarked(line, catalog)
         entry = known or parse_line(line, catalog, reading="lenient")

@@ -47,9 +47,7 @@ def position_weights(lists: Iterable[Sequence[Entry]], grounder: Grounder) -> Te
     written, bounds = np.array(columns, dtype=np.int64), np.array(ends)
     matches = grounder.match(items)
     first: dict[tuple[int, ...], int] = {}  # catalog items -> the first spelling of them
-    same = np.array(
-        [first.setdefault(m.indices, at) if m else at for at, m in enumerate(matches)], dtype=np.int64
-    ).reshape(-1)
+    same = np.array([first.setdefault(m.indices, at) if m else at for at, m in enumerate(matches)], dtype=np.int64)
     rows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
     keys = rows * max(1, len(items)) + same[written]
     _, kept = np.unique(keys, return_index=True)  # the first of each list's equals: its best rank
@@ -60,10 +58,21 @@ def position_weights(lists: Iterable[Sequence[Entry]], grounder: Grounder) -> Te
 
 
 class Sources:
-    """Which of `SOURCES` placed an item: the way in which the teacher named it, else similarity."""
+    """Which of `SOURCES` placed an item: the match by which it came into a list, else similarity.
 
-    def __init__(self, keys: np.ndarray, kinds: np.ndarray, num_items: int):
-        self._keys, self._kinds, self._num_items = keys, kinds, num_items
+    Of two matches it is that of the earlier rank. The arguments are the teacher's p, and what `_identity` returns.
+    """
+
+    def __init__(self, weights: sparse.csr_array, identity: sparse.csr_array, kinds: np.ndarray):
+        self._num_items = identity.shape[1]
+        lists = np.repeat(np.arange(weights.shape[0], dtype=np.int64), np.diff(weights.indptr))
+        counts = np.diff(identity.indptr)[weights.indices]
+        starts = np.repeat(identity.indptr[weights.indices], counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        entries = starts + within
+        keys = np.repeat(lists, counts) * self._num_items + identity.indices[entries]
+        self._keys, first = np.unique(keys, return_index=True)
+        self._kinds = kinds[entries][first]
 
     def of(self, top: np.ndarray) -> np.ndarray:
         """Return the source, as an index into `SOURCES`, of the items of each list. Shape: (B, N), as `top`."""
@@ -89,18 +98,6 @@ def _identity(matches: Sequence[Match | None], num_items: int) -> tuple[sparse.c
     shape = (len(matches), num_items)
     identity = sparse.csr_array((np.asarray(values, dtype=np.float32), (rows, columns)), shape=shape)
     return identity, np.asarray(kinds, dtype=np.int8)
-
-
-def _sources(weights: sparse.csr_array, identity: sparse.csr_array, kinds: np.ndarray) -> Sources:
-    """Return by which match each item came into each list; of two, that of the earlier rank."""
-    lists = np.repeat(np.arange(weights.shape[0], dtype=np.int64), np.diff(weights.indptr))
-    counts = np.diff(identity.indptr)[weights.indices]
-    starts = np.repeat(identity.indptr[weights.indices], counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    entries = starts + within
-    keys = np.repeat(lists, counts) * identity.shape[1] + identity.indices[entries]
-    keys, first = np.unique(keys, return_index=True)
-    return Sources(keys, kinds[entries][first], identity.shape[1])
 
 
 def remap(
@@ -135,7 +132,7 @@ def remap(
     identity, kinds = _identity(teacher.matches, len(catalog))
     bonus = (teacher.weights @ identity).tocsr()
     scores = Scores(queries, vectors, bonus, mixture, device)
-    return Remapped(scores, _sources(teacher.weights, identity, kinds), teacher)
+    return Remapped(scores, Sources(teacher.weights, identity, kinds), teacher)
 
 
 def _item_vectors(matches: Sequence[Match | None], vectors: Matrix, outside: Matrix) -> Matrix:

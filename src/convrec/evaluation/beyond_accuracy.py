@@ -13,7 +13,7 @@ from scipy import sparse
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row, truth_items
 from convrec.data.parsing import read_list
-from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import wishes_of
 
 
 def mentions(rows: Iterable[Row], catalog: Catalog) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convrec.data.catalog import Catalog
-from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import wishes_of
 from convrec.data.wishes import Wish, apply
 from convrec.generation.engine import Engine, EngineOptions, TokenIds, TransformersEngine
 from convrec.generation.line_tokens import keep_up

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from convrec.data.conversations import build_prompt, prompt_of_text
+from convrec.data.conversations import build_prompt
 from convrec.generation.line_tokens import plain_offsets
 from convrec.generation.prompt_tokens import token_ids
 from convrec.project.errors import InputError
@@ -43,7 +43,7 @@ class PromptBuilder:
     def __init__(self, tokenizer: Any, instruction: str | None, list_length: int, max_length: int):
         self.tokenizer, self._max_length = tokenizer, max_length
         self._instruction, self._list_length = instruction, list_length
-        self._stub = prompt_of_text("", instruction, list_length)
+        self._stub = build_prompt([], instruction, list_length) or [{"role": "user", "content": ""}]
         self._overhead = self._length(self._stub)
         # No token stands for more characters than its entry has: a longer text cannot fit, and is not tokenised.
         self._longest = max(map(len, tokenizer.get_vocab()))

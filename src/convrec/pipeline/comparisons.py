@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.evaluation.comparison import KEYS
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.headline import bounds
@@ -144,7 +144,7 @@ def compare_algorithms(
         raise InputError(f"{start}: not made yet; run `dvc repro {START}` first")
     evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": None})
     metric, constrained = evaluation.headline, params.rank_grpo.constrained
-    guide = load_guide(paths.guidance, evaluation.catalog, training=paths.evidence) if constrained else None
+    guide = Guidance.load(paths.guidance, evaluation.catalog, training=paths.evidence) if constrained else None
     experiment = Experiment(paths, evaluation, constrained, guide)
     tags = {**params.tags(), "algorithm": ",".join(variants), "stage": "compare"}
     with open_run("compare", tags, {"compare": {"seeds": num_seeds, "steps": max_steps}}) as record:

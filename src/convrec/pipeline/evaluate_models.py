@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import write_rows
 from convrec.evaluation.evaluation import Evaluation, flat_metrics
@@ -60,7 +60,7 @@ def evaluate_models(
             if split == "validation" and guidance != paths.guidance:
                 logger.warning("%s: its evidence has what was liked in its own validation split", name)
             training = paths.evidence if split == "validation" and guidance == paths.guidance else None
-            guide = load_guide(guidance, evaluation.catalog, training=training) if constrained else None
+            guide = Guidance.load(guidance, evaluation.catalog, training=training) if constrained else None
             found = evaluation.of_model(folder, constrained, settings, guide)
             metrics = evaluation.intervals(found.scores)
             result = {"model": name, "split": split, "engine": params.evaluate.engine, "constrained": constrained}
@@ -153,7 +153,7 @@ def evaluate_checkpoints(params: Params, paths: Paths, stages: Sequence[str], ev
     sizes = {"split": split, "n_rows": len(evaluation.rows), "n_prompts": len(evaluation.prompts)}
     training = paths.evidence if split == "validation" else None
     target = paths.evaluations / "checkpoints.json"
-    guide = load_guide(paths.guidance, evaluation.catalog, training=training)
+    guide = Guidance.load(paths.guidance, evaluation.catalog, training=training)
     rows: list[Figures] = []
     with stage_run("evaluate checkpoints", values, tags) as record:
         sizes["run_id"] = record.run_id

@@ -23,8 +23,6 @@ PLUMBING = (
     "convrec.training.launch",  # starts processes
 )
 MEASURES = "convrec.evaluation"  # only measures in a training and chooses among checkpoints: an edit retrains nothing
-
-
 TRAINERS = ("accelerate", "peft", "torch", "transformers", "trl")  # the libraries that decide what a training makes
 
 
@@ -108,8 +106,7 @@ def code_files(modules: Iterable[str], left_out: Iterable[str] = PLUMBING) -> li
         if file is None or file in found or is_ignored or module == PACKAGE.name:
             continue
         found.add(file)
-        waiting += _imports(file)
-        waiting += [module.rpartition(".")[0]]
+        waiting += [*_imports(file), module.rpartition(".")[0]]
     return sorted(file for file in found if file.stat().st_size)
 
 

@@ -24,9 +24,8 @@ _LOST_GPU = (  # of CUDA and NCCL, for a device that may be back at the next sta
     "NCCL error: (remote process exited|unhandled system error)|uncorrectable (ECC|NVLink) error"
 )
 _LOST_PROCESS = "gloo/transport|connection was likely closed"  # of gloo and torch's store
-_DAMAGED = (
-    "file is not a database|database disk image is malformed|malformed database schema|no such table"  # of SQLite
-)
+# of SQLite
+_DAMAGED = "file is not a database|database disk image is malformed|malformed database schema|no such table"
 _AWAY = (  # of HTTP and storage clients, for a server that does not answer or fails
     "connection (aborted|refused|reset)|could not connect to the endpoint|max retries exceeded with url|"
     "name or service not known|read timed out|temporary failure in name resolution|failed with error code 50[0234]"

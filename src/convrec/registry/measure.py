@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import SPLITS, Row, read_rows
 from convrec.evaluation.baselines import kept_baselines
@@ -59,7 +59,7 @@ def compare_versions(
     means: list[dict[str, float]] = []
     for version, model in sides:
         logger.info("version %s: generating lists for %d test prompts", version, len(prompts))
-        guide = load_guide(model.guidance, catalog)
+        guide = Guidance.load(model.guidance, catalog)
         found = evaluation.of_model(model.checkpoint, policy.lists == "constrained", model.settings, guide)
         tables.append(found.scores)
         means.append(mean_scores(found.scores) | evaluation.of_all_lists(found.texts))

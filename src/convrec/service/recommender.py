@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import pandas as pd
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.data.titles import line
 from convrec.data.wishes import Wish, summary
@@ -95,7 +95,7 @@ class Recommender:
         catalog, tokenizer, newer = files.load_texts()
         with standalone(files.checkpoint, newer, files.trust_remote_code) as folder:
             model = load_model(folder, trust_remote_code=files.trust_remote_code, dtype="auto")
-        guide = load_guide(files.guidance, catalog)
+        guide = Guidance.load(files.guidance, catalog)
         return cls(model.to(pick_device(files.device)), tokenizer, catalog, files.settings, guide)
 
     @overload

@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
 
     prompt: TokenIds
     request: ListRequest
-    row: Mapping[str, Any]
+    row: dict[str, Any]
     wishes: list[Wish]
 
 

@@ -12,7 +12,7 @@ from openai import DefaultHttpxClient as Http
 from openai.types import Completion
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.generation.engine import TokenIds
 from convrec.generation.lists import ListSettings
@@ -66,7 +66,7 @@ def vllm_translator(files: ModelFiles) -> tuple[Translator, Catalog | None]:
     Also return the catalog if the model lacks some of its items (see `keep_up`).
     """
     catalog, tokenizer, newer = files.load_texts()
-    translator = Translator(catalog, tokenizer, files.settings, None, load_guide(files.guidance, catalog))
+    translator = Translator(catalog, tokenizer, files.settings, None, Guidance.load(files.guidance, catalog))
     translator.positions = sum(vllm_lengths(files.settings, translator.trie))  # vLLM rejects longer ones
     return translator, newer
 

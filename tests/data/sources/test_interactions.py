@@ -22,7 +22,6 @@ from convrec.data.sources.interactions import (
     Templates,
     find_files,
     moments,
-    most_common_genres,
     read_interactions,
 )
 from convrec.pipeline.stages.data import prepare
@@ -211,11 +210,6 @@ def test_a_template_with_a_wrong_word_or_brace_is_told(tmp_path, monkeypatch, wr
     file.write_text(f"User: {{liked}}\n\nUser: more like {{liked}} {wrong}\n")
     with pytest.raises(InputError, match=f"{file}: 'User: more like {{liked}} .*' is no template .*; correct it"):
         Templates("game", "games")
-
-
-def test_the_most_common_genres():
-    assert most_common_genres([["a", "b"], ["c", "b"], ["c"], []]) == ["b", "c"]
-    assert most_common_genres([[], []]) == []
 
 
 @pytest.mark.parametrize("hour", [0, 12])

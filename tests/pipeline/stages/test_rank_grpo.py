@@ -89,8 +89,12 @@ def test_the_rows_of_a_batch_are_guided_as_among_all_others(catalog):
     evidence = Evidence.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
     parts = CrossFitted.fit(rows, catalog, TfidfEmbedder, neighbours=3, kept=3)
     guidance, asked = Guidance(evidence, weights, {"name": "tfidf"}, parts=parts), []
-    expected = [by_item(own) for own in guidance.log_weights(rows, training=True)]
-    spy = SimpleNamespace(log_weights=lambda own, **how: asked.append(own) or guidance.log_weights(own, **how))
+    expected = [by_item(own) for own in guidance(rows, training=True)]
+
+    def spy(own, **how):
+        asked.append(own)
+        return guidance(own, **how)
+
     examples = [{"row": place, "seen_titles": []} for place in (2, 2, 0)]
     guided_batch = rank_grpo._Guided(rows, spy)
     found = guided_batch(examples)

@@ -6,14 +6,12 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
-from convrec.data.catalog import Catalog
 from convrec.data.conversations import prompt_key
 from convrec.data.csv_files import decode, scan_csv
 from convrec.data.json_lines import numbered_lines
@@ -49,12 +47,25 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
             for number, user, history, item in _cells(path):
                 quarantine.count("interactions")
                 try:
-                    user, places = usable_user(user), [_place(indices, own) for own in (*_ids(history), item)]
+                    user, ids = usable_user(user), list(map(str, (*_ids(history), item)))
+                    if missing := [own for own in ids if own not in indices]:
+                        raise ValueError(f"the item file has no id {missing[0]:.40}")
                 except ValueError as problem:
                     quarantine.add("interactions", f"{split}:{number}", str(problem), f"{history} (next: {item})")
                     continue
-                rng = user_rng(seed, f"{user} {history}")
-                yield _row(f"{split}-{number}", user, places, items, templates, rng) | {"split": split}
+                *before, last = (items.items[indices[own]] for own in ids)
+                lines, rng = list(map(str, before)), user_rng(seed, f"{user} {history}")
+                messages = templates.write(list(dict.fromkeys(reversed(lines)))[::-1], [], [], rng)
+                yield {
+                    "conversation_id": f"{split}-{number}",
+                    "prompt_id": prompt_key(messages),
+                    "user_id": user,
+                    "date": "",
+                    "messages": messages,
+                    "groundtruth": [{"title": last.title, "year": last.year}],
+                    "seen_titles": lines,  # in order of time, an item that was bought again twice
+                    "split": split,
+                }
 
     found = spooled(rows())
     reasons = quarantine.examples("interactions") or "it is empty"
@@ -62,7 +73,6 @@ def read_amazon(folder: Path, quarantine: Quarantine, *, catalog: str, domain: t
 
 
 def _items(path: Path) -> list[Row]:
-    """Return the rows of the item file."""
     rows: list[Row] = []
     for place, line in numbered_lines(path):
         fields = decode(line).rstrip("\r\n").split("\t")
@@ -91,28 +101,3 @@ def _ids(history: str) -> list[Any]:
     if not isinstance(ids, list) or not ids:
         raise ValueError("history_item_id is no list of ids")
     return ids
-
-
-def _place(indices: Mapping[str, int], own_id: Any) -> int:
-    place = indices.get(str(own_id))
-    if place is None:
-        raise ValueError(f"the item file has no id {own_id!s:.40}")
-    return place
-
-
-def _row(
-    key: str, user: str, places: list[int], catalog: Catalog, templates: Templates, rng: np.random.Generator
-) -> dict[str, Any]:
-    """Return the canonical row of a history and its next item, the last of the `places` in the catalog."""
-    *history, last = (catalog.items[place] for place in places)
-    lines = [str(item) for item in history]
-    messages = templates.write(list(dict.fromkeys(reversed(lines)))[::-1], [], [], rng)
-    return {
-        "conversation_id": key,
-        "prompt_id": prompt_key(messages),
-        "user_id": user,
-        "date": "",
-        "messages": messages,
-        "groundtruth": [{"title": last.title, "year": last.year}],
-        "seen_titles": lines,  # in order of time, an item that was bought again twice
-    }

@@ -26,10 +26,7 @@ KNOWN_COLUMNS = {  # the names of MovieLens, of the Amazon reviews of 2023 and 2
 }
 _WITHOUT_HEADER = {"u.data": "\t", "ratings.dat": ":"}  # `::` divides the fields of the latter
 MAX_UNUSABLE = 100_000  # rows of a log that are kept aside one by one
-_EXACT: dict[object, int] = {
-    pl.Float32: 2**24,
-    pl.Float64: EXACT,
-}  # from here on, one float stands for several integers
+_EXACT: dict[object, int] = {pl.Float32: 2**24, pl.Float64: EXACT}  # from here on, a float is several integers
 Rule = float | list[str]  # a rating, or names of events
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from convrec.data.catalog import Catalog
 from convrec.data.conversations import messages_of, prompt_key
 from convrec.data.quarantine import Quarantine
 from convrec.data.row_files import Row
@@ -163,12 +162,6 @@ def _joined(parts: Sequence[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
-def most_common_genres(genres: Sequence[Sequence[str]]) -> list[str]:
-    """Return the genres that most of the items have, at most two; the first named comes first where they are even."""
-    counts = Counter(genre for of_item in genres for genre in of_item)
-    return [genre for genre, _ in counts.most_common(_NUM_GENRES)]
-
-
 def read_interactions(
     folder: Path,
     quarantine: Quarantine,
@@ -214,7 +207,22 @@ def read_interactions(
             periods = np.searchsorted(starts, times, side="right")
             for moment in moments(index, times, is_liked, periods, limits, rng):
                 quarantine.count("groundtruth", len(moment.truths))
-                yield _row(str(user), moment, index, items, of_item, words, rng)
+                likes, dislikes = (
+                    [str(items.items[index[n]]) for n in part] for part in (moment.liked, moment.disliked)
+                )
+                said = Counter(genre for n in reversed(moment.past) for genre in of_item[index[n]])
+                messages = words.write(likes, dislikes, [genre for genre, _ in said.most_common(_NUM_GENRES)], rng)
+                truths = [items.items[index[n]] for n in moment.truths]
+                yield {
+                    "conversation_id": f"{user}-{len(moment.past)}",
+                    "prompt_id": prompt_key(messages),
+                    "user_id": user,
+                    "date": datetime.datetime.fromtimestamp(moment.asked, datetime.UTC).strftime("%Y-%m-%d"),
+                    "messages": messages,
+                    "groundtruth": [{"title": item.title, "year": item.year} for item in truths],
+                    "seen_titles": [*likes, *dislikes],  # lines: each is that item alone, whatever else has its title
+                    "disliked_titles": dislikes,
+                }
 
     found = spooled(rows())
     if not len(found):
@@ -231,29 +239,3 @@ def _with_items(log: pl.DataFrame, indices: Mapping[str, int], quarantine: Quara
             quarantine.add("items of the log", own_id, "not in the items file", own_id)
     index = pl.col("item").replace_strict(indices, default=None, return_dtype=pl.Int64)
     return log.with_columns(index=index).drop_nulls("index")
-
-
-def _row(
-    user: str,
-    moment: Moment,
-    index: np.ndarray,
-    catalog: Catalog,
-    genres: Sequence[Sequence[str]],
-    templates: Templates,
-    rng: np.random.Generator,
-) -> dict[str, Any]:
-    """Return the canonical row of a moment; `index` has the items of the user's history in order of time."""
-    liked, disliked = ([str(catalog.items[index[n]]) for n in part] for part in (moment.liked, moment.disliked))
-    common = most_common_genres([genres[index[n]] for n in reversed(moment.past)])
-    messages = templates.write(liked, disliked, common, rng)
-    items = [catalog.items[index[n]] for n in moment.truths]
-    return {
-        "conversation_id": f"{user}-{len(moment.past)}",
-        "prompt_id": prompt_key(messages),
-        "user_id": user,
-        "date": datetime.datetime.fromtimestamp(moment.asked, datetime.UTC).strftime("%Y-%m-%d"),
-        "messages": messages,
-        "groundtruth": [{"title": item.title, "year": item.year} for item in items],
-        "seen_titles": [*liked, *disliked],  # lines: each is that item alone, whatever else has its title
-        "disliked_titles": disliked,
-    }

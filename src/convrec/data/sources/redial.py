@@ -29,11 +29,7 @@ from convrec.project.errors import InputError
 METADATA = ("genre", "plot", "director", "star")
 _MENTION = re.compile(r"@(\d+)")
 DISLIKED, LIKED = 0, 1  # the form's answers: 0 no, 1 yes, 2 did not say
-
-
-def _or_empty(value: object) -> object:
-    """ReDial writes an empty mapping as an empty list."""
-    return value or {}
+_OR_EMPTY = BeforeValidator(lambda value: value or {})  # ReDial writes an empty mapping as an empty list
 
 
 class _OwnForm(BaseModel):
@@ -57,9 +53,9 @@ class _Dialogue(BaseModel):
     )
     seeker: int | str = Field(alias="initiatorWorkerId")
     messages: list[_Message]
-    movies: Annotated[dict[str, str | None], BeforeValidator(_or_empty)] = Field(alias="movieMentions")
-    answers: Annotated[dict[str, _Form], BeforeValidator(_or_empty)] = Field(alias="respondentQuestions")
-    own_answers: Annotated[dict[str, _OwnForm], BeforeValidator(_or_empty)] = Field({}, alias="initiatorQuestions")
+    movies: Annotated[dict[str, str | None], _OR_EMPTY] = Field(alias="movieMentions")
+    answers: Annotated[dict[str, _Form], _OR_EMPTY] = Field(alias="respondentQuestions")
+    own_answers: Annotated[dict[str, _OwnForm], _OR_EMPTY] = Field({}, alias="initiatorQuestions")
 
 
 def _read_dialogues(folder: Path, quarantine: Quarantine) -> dict[str, _Dialogue]:

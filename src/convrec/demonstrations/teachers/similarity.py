@@ -7,7 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from convrec.classical.embedding import Embedder
-from convrec.classical.scores import Matrix
+from convrec.classical.neighbours import product
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import named_titles, transcript
 from convrec.demonstrations.teachers import Row, Setting, Teacher
@@ -35,13 +35,9 @@ class SimilarityTeacher(Teacher):
             return
         conversations = self._embedder.embed_conversations([transcript(row["messages"]) for row in rows])
         for place, row in enumerate(rows):
-            words = self._cosines(conversations[[place]])[0]
+            words = product(conversations[[place]], self._transposed)[0]
             mentioned = [i for title in named_titles(row) for i in self._catalog.indices_of_title(title)]
-            yield words + self._cosines(self._vectors[mentioned]).mean(axis=0) if mentioned else words
-
-    def _cosines(self, vectors: Matrix) -> np.ndarray:
-        product = vectors @ self._transposed
-        return product if isinstance(product, np.ndarray) else product.toarray()
+            yield words + product(self._vectors[mentioned], self._transposed).mean(axis=0) if mentioned else words
 
     def recommend(self, rows: Sequence[Row], list_length: int) -> list[str]:
         answers = []

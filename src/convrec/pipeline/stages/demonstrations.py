@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from convrec.classical.embedding import make_embedder
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.classical.likelihood import count_positives
 from convrec.classical.scores import Blocks, top_items
 from convrec.data.catalog import Catalog
@@ -93,7 +93,7 @@ def run(params: Params, paths: Paths, record: Run) -> None:
         record.log_metrics({f"teacher/{key.replace('.', '/')}": float(value) for key, value in took.items()})
     train = grounded["train"]
     positives = count_positives(rows["train"], train.prompts, catalog)
-    guide = load_guide(paths.evidence, catalog, demonstrator.device, paths.evidence) if config.fit_prompts else None
+    guide = Guidance.load(paths.evidence, catalog, demonstrator.device, paths.evidence) if config.fit_prompts else None
     combined = combine(grounded, positives, fitted, guide, demonstrator.device)
     scores = combined.scores("train")
     fit = fit_adjust(scores, positives, held_out, seed=common.seed, **config.adjust.model_dump())

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from convrec.classical.embedding import TfidfEmbedder
-from convrec.classical.guidance import load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.conversations import read_rows, write_rows
 from convrec.data.parsing import format_list
 from convrec.evaluation.baselines import Answers, kept_baselines
@@ -41,7 +41,7 @@ def _system_lists(
     """Yield the scored lists of every system: the baselines, the three models, and the oracle where there is one."""
     for name, answers in baselines.items():
         yield name, evaluation.of_lists(answers.lists)
-    guide = load_guide(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
+    guide = Guidance.load(paths.guidance, evaluation.catalog) if params.evaluate.constrained else None
     weights = None if guide is None else guide(evaluation.prompts)
     endings = {"": None} if weights is None else {UNGUIDED: None, "": weights}
     for model, system in SYSTEM_OF_MODEL.items():

@@ -3,7 +3,7 @@
 import shutil
 from typing import Any
 
-from convrec.classical.guidance import Guidance, load_guide
+from convrec.classical.guidance import Guidance
 from convrec.data.catalog import Catalog
 from convrec.evaluation.evaluation import Evaluation
 from convrec.evaluation.guidance_fit import fit_guidance
@@ -16,7 +16,7 @@ from convrec.registry.tracking import Run, metric_values
 
 def run(params: Params, paths: Paths, record: Run) -> None:
     """Write the evidence with its weights beside the model: none without prompts, and if no list is constrained."""
-    prompts, guide = params.guidance.fit_prompts, load_guide(paths.evidence, Catalog.read(paths.catalog))
+    prompts, guide = params.guidance.fit_prompts, Guidance.load(paths.evidence, Catalog.read(paths.catalog))
     metrics: dict[str, Any] = {"factor": 0.0}
     if guide and prompts and (params.evaluate.constrained or params.rank_grpo.constrained):
         evaluation = Evaluation.of_split(paths, "validation", **{**params.evaluation(), "max_prompts": prompts})

@@ -108,7 +108,7 @@ class _Guided:
         places = list(dict.fromkeys(example["row"] for example in examples))
         if places != list(self.weights):  # the sampler repeats a batch for each micro-step and iteration
             # a person's own rows would tell what is to be learnt
-            found = self.guidance.log_weights([self.rows[place] for place in places], training=True)
+            found = self.guidance([self.rows[place] for place in places], training=True)
             self.weights = {
                 place: {"guided_items": own.items.tolist(), "log_weights": own.logs.tolist()}
                 for place, own in zip(places, found, strict=True)
@@ -226,7 +226,7 @@ def align(
         read_prompts(paths.split("validation"), params.sft.validation_prompts)[0],
         catalog,
         trie,
-        guidance.log_weights if guidance else None,
+        guidance,
         settings,
         config.per_device_train_batch_size,
         common.cutoffs,

@@ -15,11 +15,6 @@ FOLDER, BASE, TARGET = Path("profiles"), "embedded", Path("params.yaml")
 PREVIOUS = Path("params.previous.yaml")
 
 
-def profile_names(folder: Path = FOLDER) -> list[str]:
-    """Return the names of the profiles, sorted."""
-    return sorted(path.stem for path in folder.glob("*.yaml"))
-
-
 def _merge(base: dict[str, Any], changes: dict[str, Any], where: str, new: list[Any] | None = None) -> None:
     """Overwrite values of `base` in place; add the sections that replace a value to `new`, if given.
 
@@ -41,7 +36,7 @@ def compose(name: str, settings: list[str], folder: Path = FOLDER) -> Any:
 
     Raises `InputError` on an unknown profile, key, or a value that the parameters do not allow.
     """
-    known = profile_names(folder)
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
     if not known:
         raise InputError(f"{folder}: no such folder, or it contains no profiles; run the command in the project folder")
     if name not in known:

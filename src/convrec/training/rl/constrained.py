@@ -8,7 +8,7 @@ import torch
 
 from convrec.data.catalog import Catalog
 from convrec.data.conversations import Row
-from convrec.data.row_wishes import wishes_of
+from convrec.data.wish_reader import wishes_of
 from convrec.generation.allowed_tokens import AllowedTokens, allowed_tokens
 from convrec.generation.lists import keep_wishes
 from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
