@@ -8,10 +8,9 @@ from datasets import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from convrec.training import sft
-from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.padding_free import drop_padding
 from tests.training.collated import batch_loss, labelled_rows
-from tests.training.tiny_sft import make_tiny, train_tiny
+from tests.training.tiny_sft import make_tiny, train_history
 
 SIZES = {"vocab_size": 30, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3}
 QWEN = Qwen2ForCausalLM, Qwen2Config(**SIZES, num_attention_heads=4, num_key_value_heads=2)
@@ -38,8 +37,8 @@ def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpoin
         loss = batch_loss(model, rows, padding_free=padding_free)
         loss.backward()
         found.append([loss.detach(), *(weight.grad.clone() for weight in model.parameters())])
-    for padded, packed in zip(*found, strict=True):
-        torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-12)
+    padded, packed = found
+    torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [WINDOW, SOME_WINDOWS], ids=["all layers", "some layers"])
@@ -70,10 +69,8 @@ RAGGED = Dataset.from_list(
 def _history(folder, monkeypatch, padded: bool) -> list[dict[str, float]]:
     if padded:
         monkeypatch.setattr(sft, "drop_padding", lambda model: "asked for")
-    history = HistoryCallback(folder / "history.jsonl", lambda *_: None)
     options = {"learning_rate": 1e-2, "gradient_accumulation_steps": 2, "save_steps": 100}
-    train_tiny(make_tiny(), folder, rows=RAGGED, callbacks=[history], **options)
-    return read_history(folder / "history.jsonl")
+    return train_history(make_tiny(), folder, rows=RAGGED, **options)
 
 
 def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatch):
