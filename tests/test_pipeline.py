@@ -311,7 +311,8 @@ def test_two_processes_on_one_node_or_two_train_as_one_does(scratch):
     by_one = load(model.read_bytes())
 
     def is_as_by_one() -> None:
-        torch.testing.assert_close(load(model.read_bytes()), by_one, rtol=1e-4, atol=1e-5)
+        for name, weights in load(model.read_bytes()).items():
+            torch.testing.assert_close(weights, by_one[name], rtol=1e-4, atol=1e-5, msg=name)
 
     set_params(scratch, {"sft": {**launch, "per_device_train_batch_size": 2}})
     assert "the finished training" in run_in(scratch, "convrec", "run", "sft").stderr
