@@ -1,20 +1,22 @@
 """What the other stages leave behind for the stage `report`, in their shapes, and the page that it makes of that."""
 
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
 
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog
 from convrec.data.conversations import STEP_COLUMNS, read_rows, write_rows
 from convrec.data.quarantine import Quarantine
 from convrec.data.schemas import write_catalog
 from convrec.data.statistics import describe
+from convrec.pipeline.memory import with_settings
 from convrec.pipeline.stages import report
-from convrec.project.config.params import Params, load_params
+from convrec.project.config.params import load_params
 from convrec.project.paths import Paths
 from convrec.project.results import write_json, write_plot
-from tests.rows import make_row
+from tests.rows import make_items, make_row
+from tests.small_project import ROOT
 
 SYSTEMS = ("popularity", "zero_shot", "sft", "rank_grpo", "oracle", "sft_free", "rank_grpo_free", "item_knn")
 HOSTILE = "<script>alert('x')</script> & {{ 7 * 7 }} \"quoted\""
@@ -23,12 +25,8 @@ SFT_LIST = f"Heat (1995)\nUp (2009)\n{HOSTILE_LINE}\nAlien (1979)"
 
 
 MESSAGES = [{"role": "user", "content": HOSTILE}, {"role": "assistant", "content": "Any era?"}]
-CATALOG = Catalog(
-    [
-        Item(title, year, {"genres": "drama"})
-        for title, year in (("Heat", 1995), ("Dune", 1984), ("Dune", 2021), ("Up", 2009), ("Alien", 1979))
-    ]
-)
+FILMS = make_items("Heat (1995) | Dune (1984) | Dune (2021) | Up (2009) | Alien (1979)")
+CATALOG = Catalog([replace(film, metadata={"genres": "drama"}) for film in FILMS])
 
 
 def _scores(value, cutoffs):
@@ -135,10 +133,7 @@ def write_inputs(paths, params, dated, systems, without, chosen):
 
 def report_params(source="synthetic"):
     """Return the shipped parameters, with another source of data."""
-    params = load_params(Path(__file__).parents[2] / "params.yaml")
-    raw = params.model_dump()
-    raw["data"] |= {"source": source, "path": "somewhere"}
-    return Params.model_validate(raw)
+    return with_settings(load_params(ROOT / "params.yaml"), {"data.source": source, "data.path": "somewhere"})
 
 
 def build_report(root, params, *, dated=True, systems=SYSTEMS, empty=(), without=(), chosen=40):

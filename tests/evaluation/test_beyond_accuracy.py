@@ -22,12 +22,8 @@ from tests.rows import make_row
 HEAT, DUNE_1984, DUNE_2021, UP, ALIEN = range(5)
 
 
-def _row(prompt, *liked):
-    return make_row(prompt, liked)
-
-
 def test_mentions_are_of_catalog_items(catalog):
-    rows = [_row("a", ("Heat", 1996), ("Primer", 2004)), _row("b", ("heat", 1995), ("Dune", 2020))]
+    rows = [make_row("a", [("Heat", 1996), ("Primer", 2004)]), make_row("b", [("heat", 1995), ("Dune", 2020)])]
     assert mentions(rows, catalog).tolist() == [2, 0, 1, 0, 0]
 
 
@@ -71,7 +67,8 @@ def test_what_no_list_can_tell_is_left_out(catalog):
 
 
 def test_lists_are_described_row_by_row(catalog):
-    rows = [_row("a", ("Heat", 1995)), _row("b", ("Primer", 2004)), _row("a", ("Up", 2009), ("Heat", 1995))]
+    liked = {"a": [("Heat", 1995)], "b": [("Primer", 2004)]}
+    rows = [*(make_row(*one) for one in liked.items()), make_row("a", [("Up", 2009), ("Heat", 1995)])]
     counts = np.array([6, 0, 0, 2, 3])
     table = describe_lists({"a": [HEAT, DUNE_1984], "b": []}, rows, counts, sparse.csr_array(np.eye(5)), catalog)
     assert table["truth_popularity"].tolist() == [6, 0, 4]

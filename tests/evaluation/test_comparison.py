@@ -7,11 +7,7 @@ import pytest
 from convrec.evaluation import comparison
 from convrec.evaluation.comparison import mean_interval, mean_intervals, paired_interval, ratio_interval
 
-
-@pytest.fixture(autouse=True)
-def few_persons(monkeypatch) -> None:
-    """Let examples of a few persons have intervals."""
-    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
+pytestmark = pytest.mark.usefixtures("few_persons")
 
 
 def _frame(**columns):

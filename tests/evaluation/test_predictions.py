@@ -15,12 +15,7 @@ ROWS = [
     {"response": "Dune (2021)\nAlien (1979)", "groundtruth": [["Alien", None]], "seen_titles": ["dune"]},
 ]
 SETTINGS = ScoringSettings(cutoffs=(1, 2), list_length=3)
-
-
-@pytest.fixture(autouse=True)
-def few_persons(monkeypatch) -> None:
-    """Let examples of a few persons have intervals."""
-    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
+pytestmark = pytest.mark.usefixtures("few_persons")
 
 
 def _write(folder, rows):

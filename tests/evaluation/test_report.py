@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from convrec.data.matching import Truth
-from convrec.evaluation import comparison
 from convrec.evaluation.comparison import hits_by_rank, rank_intervals
 from convrec.evaluation.examples import judge_lines, worst_rows
 from convrec.evaluation.figures import PLOTS, training_figures
@@ -121,8 +120,8 @@ def test_each_prompt_has_one_failure_and_ties_go_by_loss_then_prompt_then_place(
     assert worst_rows(scores, baseline, ["a", "c", "d", "b", "b"], 2) == [3, 1]
 
 
-def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog, monkeypatch):
-    monkeypatch.setattr(comparison, "MIN_PERSONS", 1)
+@pytest.mark.usefixtures("few_persons")
+def test_hits_by_rank_are_those_of_the_metrics_with_intervals(catalog):
     rows = [make_row("a", [film], seen_titles=["Up"]) for film in (("Heat", 1995), ("Alien", 1979))]
     rows.append(make_row("b", [("Heat", 1995)]))
     hits = hits_by_rank({"a": "Up (2009)\nHeat (1995)\nAlien (1979)", "b": "Heat (1995)"}, rows, catalog, 3)

@@ -37,14 +37,14 @@ def project(made, monkeypatch) -> Path:
 
 @pytest.fixture
 def refused(project, monkeypatch, capsys):
-    """Run a flow from the command line; return its status and all that it printed, on stderr alone."""
+    """Run a flow from the command line; return its status and the line that it printed, on stderr alone."""
 
     def run(*words: str) -> tuple[object, str]:
         monkeypatch.setattr(sys, "argv", list(words))
         with pytest.raises(SystemExit) as ended:
             runpy.run_module(f"flows.{words[0]}", run_name="__main__")
         printed = capsys.readouterr()
-        assert printed.out == ""
+        assert printed.out == "" and printed.err.count("\n") == 1
         return ended.value.code, printed.err
 
     return run
@@ -61,14 +61,14 @@ def refused(project, monkeypatch, capsys):
 )
 def test_bad_input_is_told_in_one_line_before_a_run_begins(refused, words, message):
     status, output = refused(*words)
-    assert status == 2 and output.startswith(message) and output.count("\n") == 1
+    assert status == 2 and output.startswith(message)
 
 
 @pytest.mark.parametrize("flow", ["train", "refresh"])
 def test_a_folder_in_which_another_run_works_is_told_before_a_run_begins(refused, flow):
     with lock_folder():
         status, output = refused(flow)
-    assert status == 75 and output.startswith("another run is using this folder (process ") and output.count("\n") == 1
+    assert status == 75 and output.startswith("another run is using this folder (process ")
 
 
 def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, monkeypatch):
@@ -76,7 +76,6 @@ def test_a_tracking_server_that_is_away_is_told_before_a_run_begins(refused, mon
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     status, output = refused("train", "--stages", "data")
     assert status == 75 and output.startswith("MLFLOW_TRACKING_URI = 'http://127.0.0.1:9' cannot be reached (")
-    assert output.count("\n") == 1
 
 
 def test_another_dvc_process_is_told_without_a_traceback(project, capsys):
@@ -95,7 +94,7 @@ def test_an_archive_of_the_project_is_told_what_it_lacks(refused, tmp_path, monk
     for name in (".git", ".dvc"):
         shutil.rmtree(project / name)
         status, output = refused("train")
-        assert status == 2 and "; run in a clone of the project (" in output and output.count("\n") == 1
+        assert status == 2 and "; run in a clone of the project (" in output
 
 
 @pytest.mark.parametrize(("flow", "given"), [(monitor, ("yesterday",)), (refresh, ("2022-13",))])

@@ -194,24 +194,22 @@ def test_what_was_allowed_at_each_step_can_be_told_afterwards(kind, task):
         state.advance(completions[:, t])
 
 
-def test_a_completion_of_another_request_is_refused():
-    trie = CatalogTrie.build(LINES, embedded())
-    completions = _decode(trie, [ListRequest(3), ListRequest(3)], _sized(embedded()), 0)
-    mask = torch.ones_like(completions, dtype=torch.bool)
-    with pytest.raises(ValueError, match="completion 1"):
-        allowed_tokens(trie, [ListRequest(3), ListRequest(2)], completions.numpy(), mask.numpy())
-
-
 @pytest.mark.parametrize(
-    ("chosen", "banned", "is_refused"), [((0, 1, 2), [], False), ((0, 1, 2), [2], True), ((0, 1, 0), [], True)]
+    ("chosen", "request_", "is_refused"),
+    [
+        ((0, 1, 2), ListRequest(3), False),
+        ((0, 1, 2), ListRequest(2), True),
+        ((0, 1, 2), ListRequest(3, [2]), True),
+        ((0, 1, 0), ListRequest(3), True),
+    ],
 )
-def test_a_banned_or_repeated_item_is_refused(chosen, banned, is_refused):
+def test_a_completion_of_another_request_is_refused(chosen, request_, is_refused):
     tokenizer = embedded()
-    text = "\n".join(LINES[i] for i in chosen) + tokenizer.eos_token
-    ids = np.array([tokenizer(text).input_ids])
+    texts = ["\n".join(LINES[i] for i in items) + tokenizer.eos_token for items in ((0, 1, 2), chosen)]
+    ids = np.array(tokenizer(texts).input_ids)
     trie = CatalogTrie.build(LINES, tokenizer)
-    with pytest.raises(ValueError, match="completion 0") if is_refused else nullcontext():
-        allowed_tokens(trie, [ListRequest(3, banned)], ids, np.ones_like(ids, dtype=bool))
+    with pytest.raises(ValueError, match="completion 1") if is_refused else nullcontext():
+        allowed_tokens(trie, [ListRequest(3), request_], ids, np.ones_like(ids, dtype=bool))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from convrec.generation.engine import EngineOptions, TransformersEngine
 from convrec.generation.pretrained import load_tokenizer
 from convrec.generation.prompt_tokens import token_ids
 from convrec.generation.trie import ListRequest
-from convrec.project.config.params import load_params, parse_params
+from convrec.pipeline.memory import with_settings
+from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from tests.generation.random_model import MAX_NEW, PENALTIES, REQUESTS, make_random_model, make_trie, prompts_of
 from tests.small_project import ROOT
@@ -95,22 +96,20 @@ def test_vllm_writes_the_lists_of_transformers(run_module, model, tmp_path):
     assert all(len(set(text.split("\n"))) == 6 for text in expected[1] + expected[3])
 
 
-def _with_vllm(**evaluate):
-    raw = load_params(ROOT / "params.yaml").model_dump()
-    raw["evaluate"] |= {"engine": "vllm", **evaluate}
-    return parse_params(raw, "test")
+def _with_vllm(num_gpus=1):
+    settings = {"evaluate.engine": "vllm", "evaluate.vllm_tensor_parallel_size": num_gpus}
+    return EngineOptions.on_this_machine(**with_settings(load_params(ROOT / "params.yaml"), settings).engine_options())
 
 
 def test_vllm_that_is_not_there_is_told_before_any_work(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"evaluate\.engine = 'vllm': .*pip install -e '\.\[gpu\]'"):
-        EngineOptions.on_this_machine(**_with_vllm().engine_options())
+        _with_vllm()
 
 
 def test_more_gpus_than_there_are_is_told_before_any_work(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    options = EngineOptions.on_this_machine(**_with_vllm(vllm_tensor_parallel_size=2).engine_options())
-    assert options.tensor_parallel_size == 2
+    assert _with_vllm(2).tensor_parallel_size == 2
     with pytest.raises(InputError, match="evaluate.vllm_tensor_parallel_size = 3: this machine has 2 GPUs"):
-        EngineOptions.on_this_machine(**_with_vllm(vllm_tensor_parallel_size=3).engine_options())
+        _with_vllm(3)

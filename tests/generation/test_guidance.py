@@ -159,18 +159,15 @@ def test_generation_samples_the_guided_distribution(kind):
 
 
 @pytest.mark.parametrize(
-    ("weights", "named"), [({5: 1.0}, "log_weights: 5"), ({0: math.nan}, "nan"), ({0: 101.0}, "101"), ({-1: 0.0}, "-1")]
+    ("weights", "named"),
+    [
+        *((log_weights({item: log}), name) for item, log, name in ((5, 1.0, "log_weights: 5"), (-1, 0.0, "-1"))),
+        *((log_weights({0: log}), str(log)) for log in (math.nan, 101.0)),
+        *((LogWeights(np.array(items), np.zeros(2)), "its items do not ascend") for items in ([3, 1], [2, 2])),
+    ],
 )
 def test_weights_that_cannot_be_are_refused(weights, named):
-    tiny = _Tiny("embedded")
     with pytest.raises(InputError, match=named):
-        tiny.trie.check([ListRequest(1, log_weights=log_weights(weights))])
-
-
-@pytest.mark.parametrize("items", [[3, 1], [2, 2]])
-def test_weights_whose_items_do_not_ascend_are_refused(items):
-    weights = LogWeights(np.array(items), np.zeros(2))
-    with pytest.raises(InputError, match="log_weights: its items do not ascend"):
         _Tiny("embedded").trie.check([ListRequest(1, log_weights=weights)])
 
 

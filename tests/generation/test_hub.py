@@ -8,8 +8,9 @@ import pytest
 
 from convrec.generation.fetch import fetch, lock_path
 from convrec.generation.hub import model_license
+from convrec.pipeline.memory import with_settings
 from convrec.pipeline.preflight import CHECKS
-from convrec.project.config.params import Params, load_params
+from convrec.project.config.params import load_params
 from convrec.project.errors import InputError
 from convrec.project.paths import Paths
 from tests.local_hub import COMMIT, LocalHub
@@ -26,9 +27,8 @@ FOLDER, SOURCE = Path("films"), Path("repository")
 
 
 @pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[LocalHub]:
+def hub(here, monkeypatch) -> Iterator[LocalHub]:
     """A dataset and a model of the same files; the test runs in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         (SOURCE / name).parent.mkdir(parents=True, exist_ok=True)
         (SOURCE / name).write_bytes(content)
@@ -133,10 +133,9 @@ def test_the_license_of_a_model_is_told(hub):
 def test_preflight_checks_every_model_of_the_parameters(hub, tmp_path, make_store):
     make_store(tmp_path)
     hub.refusals["owner/gated"] = (403, "GatedRepo")
-    raw = load_params(ROOT / "params.yaml").model_dump()
-    raw["base_model"]["name"], raw["demonstrations"]["embedder"]["name"] = "owner/gated", "owner/open"
-    raw["rank_grpo"]["start"] = f"owner/open@{COMMIT}"
-    params = Params.model_validate(raw)
+    names = {"base_model.name": "owner/gated", "demonstrations.embedder.name": "owner/open"}
+    settings = {**names, "rank_grpo.start": f"owner/open@{COMMIT}"}
+    params = with_settings(load_params(ROOT / "params.yaml"), settings)
     checks = (check for make in CHECKS for check in make(params, Paths(tmp_path)))
     refused, open_one, start = [(check.found, check.remedy) for check in checks if check.name == "model"]
     assert refused[0] == "owner/gated cannot be fetched" and "model owner/gated: gated; accept its terms" in refused[1]

@@ -5,16 +5,15 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from convrec.generation import jump_forward
-from convrec.generation.jump_forward import can_jump, pad_prompts, write_lists
+from convrec.generation.jump_forward import can_jump, write_lists
 from convrec.generation.processors import CatalogConstraint
-from convrec.generation.prompt_tokens import generation_prompt
 from convrec.generation.trie import CatalogTrie, ListRequest
 from convrec.training.embedded import make_model
 from tests.generation.small import sizes
-from tests.generation.vocabularies import TOKENIZERS, log_weights
+from tests.generation.vocabularies import TOKENIZERS, SmallWorld, log_weights
+from tests.training.rl.ragged import small_model
 
 LINES = ["Alien (1979)", "Alien", "Alien 3 (1992)", "Heat (1995)", "Up (2009)"]  # the beginnings of others, and others
 REQUESTS = [
@@ -26,35 +25,9 @@ REQUESTS = [
 PENALTY = 1.3
 
 
-class _Small:
-    """A model, a trie and prompts of several lengths."""
-
-    def __init__(self, kind: str):
-        self.tokenizer = TOKENIZERS[kind]()
-        self.trie = CatalogTrie.build(LINES, self.tokenizer)
-        self.model = make_model(self.tokenizer, **sizes(heads=2), seed=0).double().eval()
-        texts = ["Heat ", "a ", "Alien and Up, or Heat, and one more of them ", "Up "]
-        context = generation_prompt(self.tokenizer)
-        self.prompts = [self.tokenizer(text + context, add_special_tokens=False).input_ids for text in texts]
-
-    def generate(self, prompts: list[list[int]], requests: list[ListRequest], **options) -> list[list[int]]:
-        """Return the tokens of transformers' lists, token by token."""
-        end = self.tokenizer.eos_token_id
-        ids, mask = pad_prompts(prompts, "cpu")
-        settings = {"max_new_tokens": self.trie.longest(5), "repetition_penalty": PENALTY, "top_k": 0, **options}
-        output = self.model.generate(
-            ids,
-            attention_mask=mask,
-            generation_config=GenerationConfig(eos_token_id=end, pad_token_id=end, **settings),
-            logits_processor=[CatalogConstraint(self.trie, requests)],
-        )
-        rows = output[:, ids.shape[1] :].tolist()
-        return [row[: row.index(end) + 1] for row in rows]
-
-
 @pytest.fixture(scope="module", params=sorted(TOKENIZERS))
-def small(request) -> _Small:
-    return _Small(request.param)
+def small(request) -> SmallWorld:
+    return SmallWorld(request.param, LINES)
 
 
 @pytest.fixture(autouse=True, params=["cpu", "as on a GPU"])
@@ -67,7 +40,7 @@ def test_greedy_lists_are_those_of_generate(small):
     """Rows of several lengths, prompts that are repeated, and requests of their own."""
     prompts = [small.prompts[i] for i in (0, 0, 1, 2, 3, 3)]
     requests = [REQUESTS[i] for i in (0, 1, 1, 2, 3, 0)]
-    expected = small.generate(prompts, requests, do_sample=False)
+    expected = small.generate(prompts, CatalogConstraint(small.trie, requests), repetition_penalty=PENALTY)
     assert write_lists(small.model, prompts, small.trie, requests, penalty=PENALTY) == expected
 
 
@@ -87,10 +60,9 @@ def test_sampled_lists_have_the_distribution_of_generate(small):
     torch.manual_seed(0)
     prompts, requests = [small.prompts[0]] * number, [REQUESTS[0]] * number
     written = write_lists(small.model, prompts, small.trie, requests, penalty=PENALTY, temperature=0.8)
-    ours, theirs = (
-        Counter(map(tuple, lists))
-        for lists in (written, small.generate(prompts, requests, do_sample=True, temperature=0.8))
-    )
+    options = {"repetition_penalty": PENALTY, "do_sample": True, "temperature": 0.8}
+    expected = small.generate(prompts, CatalogConstraint(small.trie, requests), **options)
+    ours, theirs = (Counter(map(tuple, lists)) for lists in (written, expected))
     for tokens in ours | theirs:
         p, q = ours[tokens] / number, theirs[tokens] / number
         assert abs(p - q) < 4.5 * math.sqrt((p * (1 - p) + q * (1 - q)) / number) + 2 / number
@@ -104,5 +76,4 @@ def test_forced_tokens_need_no_pass_of_their_own(small, monkeypatch):
 
 
 def test_models_whose_memory_has_an_order_decode_token_by_token():
-    model = MistralForCausalLM(MistralConfig(vocab_size=12, sliding_window=4, **sizes()))
-    assert not can_jump(model)
+    assert not can_jump(small_model("mistral", sliding_window=4))

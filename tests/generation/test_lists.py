@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from convrec.data.catalog import Catalog, Item
+from convrec.data.catalog import Catalog
 from convrec.data.wishes import Wish
 from convrec.generation import jump_forward, pretrained
 from convrec.generation.engine import EngineOptions, TransformersEngine
@@ -54,9 +54,8 @@ def model(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path) -> list[int]:
+def asked(monkeypatch, here) -> list[int]:
     """The sizes of the batches that are generated, in a project of its own."""
-    monkeypatch.chdir(tmp_path)
     sizes: list[int] = []
     whole = TransformersEngine.complete
 
@@ -126,22 +125,18 @@ def test_lists_from_the_catalog_alone(model, asked):
     catalog = Catalog(make_items("Heat (1995) | Alien (1979) | Aliens (1986) | Up | M (1931)"))
     seen = ["Heat (1995)", "M"]
     rows = [{**ROWS[0], "seen_titles": []}, {**ROWS[0], "seen_titles": seen}, {**ROWS[1], "seen_titles": seen}]
-    settings = SETTINGS_OF_THREE
-    lists = model_lists(model, rows, settings, OPTIONS, catalog).texts
+    lists = model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog).texts
     assert asked == [2, 1], "one prompt with other seen titles is another list"
     for text, row in zip(lists, rows, strict=True):
         found = [catalog.index_of_line(written) for written in text.split("\n")]
         assert len(set(found)) == 3 and None not in found
         assert not set(found) & catalog.indices_of_titles(row["seen_titles"])
-    assert model_lists(model, rows, settings, OPTIONS, catalog).texts == lists and asked == [2, 1]
-    assert model_lists(model, rows, settings, OPTIONS).texts != lists and asked == [2, 1, 2]
+    assert model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog).texts == lists and asked == [2, 1]
+    assert model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS).texts != lists and asked == [2, 1, 2]
     smaller = Catalog(catalog.items[:4])
+    rows = [{**ROWS[0], "prompt_id": key, "seen_titles": own} for key, own in (("p", []), ("q", ["Heat", "Up"]))]
     with pytest.raises(InputError, match="3 items is asked for, and 2 of the catalog's 4"):
-        model_lists(model, [{**ROWS[0], "seen_titles": ["Heat", "Up"]}], settings, OPTIONS, smaller)
-    rows = [
-        {**ROWS[0], "prompt_id": "p", "seen_titles": []},
-        {**ROWS[0], "prompt_id": "q", "seen_titles": ["Heat", "Up"]},
-    ]
+        model_lists(model, rows[1:], SETTINGS_OF_THREE, OPTIONS, smaller)
     with pytest.raises(
         InputError, match=r"evaluate\.constrained: prompt 'q': a list of 3 items .*; or set it to false"
     ):
@@ -151,18 +146,15 @@ def test_lists_from_the_catalog_alone(model, asked):
 def test_the_lists_of_a_model_take_one_load_of_its_tokenizer(model, asked, monkeypatch):
     loads = []  # each asks for the chat template
     monkeypatch.setattr(pretrained, "fixed_template", lambda own, what: loads.append(what) or own.chat_template)
-    rows, films = (
-        [{**row, "seen_titles": []} for row in ROWS[:2]],
-        Catalog([Item(t, 1995) for t in ("Heat", "Up", "M")]),
-    )
-    for catalog in (None, films):
+    rows = [{**row, "seen_titles": []} for row in ROWS[:2]]
+    for catalog in (None, Catalog(make_items("Heat | Up | M"))):
         model_lists(model, rows, SETTINGS_OF_THREE, OPTIONS, catalog)
     assert asked == [2, 2] and loads == [str(model)] * 2
 
 
 def test_one_engine_writes_the_lists_of_all_weights(model, asked, monkeypatch):
     """They are those of an engine for each, and none is written twice."""
-    catalog = Catalog([Item(title, 2000) for title in ("Heat", "Alien", "Up", "M", "Dune")])
+    catalog = Catalog(make_items("Heat | Alien | Up | M | Dune"))
     rows = [{**row, "seen_titles": []} for row in ROWS[:3]]
     weights = [None, [log_weights({item: 5.0}) for item in range(3)], [log_weights({3: 2.0, 4: 1.0})] * 3]
     apart = []

@@ -1,4 +1,4 @@
-"""Tokenizers of three kinds that the catalog constraint must get right, and the lists that a plain loop would write."""
+"""Tokenizers of the kinds that the catalog constraint must get right, small models, and the lists of a plain loop."""
 
 import json
 import math
@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, LogitsProcessor, PreTrainedTokenizerFast
 
+from convrec.generation.jump_forward import pad_prompts
 from convrec.generation.line_tokens import LineTokens, add_tokens
-from convrec.generation.trie import ListRequest, LogWeights
-from convrec.training.embedded import train_tokenizer
+from convrec.generation.prompt_tokens import generation_prompt
+from convrec.generation.trie import CatalogTrie, ListRequest, LogWeights
+from convrec.training.embedded import make_model, train_tokenizer
+from tests.generation.small import sizes
 from tests.rows import make_items
 
 FILMS = make_items(  # the accent of the second Amélie is a character of its own
@@ -121,6 +124,32 @@ TOKENIZERS: dict[str, Callable[[], Any]] = {
     "item_tokens": item_tokens,
     "spanning": spanning,
 }
+
+
+class SmallWorld:
+    """A model in float64, where no two scores are as good as equal, a trie, and prompts of several lengths."""
+
+    def __init__(self, kind: str, lines: Sequence[str]):
+        self.tokenizer = TOKENIZERS[kind]()
+        self.trie = CatalogTrie.build(lines, self.tokenizer)
+        self.model = make_model(self.tokenizer, **sizes(heads=2), seed=0).double().eval()
+        texts = ["Heat ", "a ", "Alien and Up, or Heat, and one more of them ", "Up "]
+        context = generation_prompt(self.tokenizer)
+        self.prompts = [self.tokenizer(text + context, add_special_tokens=False).input_ids for text in texts]
+
+    def generate(self, prompts: list[list[int]], *processors: LogitsProcessor, **options: Any) -> list[list[int]]:
+        """Return the tokens of transformers' lists, token by token."""
+        end = self.tokenizer.eos_token_id
+        ids, mask = pad_prompts(prompts, "cpu")
+        settings = {"max_new_tokens": self.trie.longest(5), "do_sample": False, "top_k": 0, **options}
+        output = self.model.generate(
+            ids,
+            attention_mask=mask,
+            generation_config=GenerationConfig(eos_token_id=end, pad_token_id=end, **settings),
+            logits_processor=[*processors],
+        )
+        rows = output[:, ids.shape[1] :].tolist()
+        return [row[: row.index(end) + 1] for row in rows]
 
 
 def log_weights(weights: Mapping[int, float]) -> LogWeights:

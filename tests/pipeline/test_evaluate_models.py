@@ -176,13 +176,10 @@ def training(project) -> Path:
     return folder
 
 
-def _evaluate(cli, *options: str) -> list[tuple[int, bool]]:
-    rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", *options).out)["checkpoints"]
-    return [(row["step"], row["chosen"]) for row in rows]
-
-
 def test_checkpoints_are_scored_by_step_and_decode_once(training, written, cli):
-    assert _evaluate(cli, "--every", "4") == [(4, True), (5, False)] and len(written) == 2, "the last one, too"
+    rows = json.loads(cli("evaluate", "--checkpoints", "sft", "--json", "--every", "4").out)["checkpoints"]
+    assert [(row["step"], row["chosen"]) for row in rows] == [(4, True), (5, False)], "the last one, too"
+    assert len(written) == 2
     out = cli("evaluate", "--checkpoints", "sft").out
     assert len(written) == 3 and "Validation split: 6 rows, 5 prompts, 95 % intervals" in out
     cells = [line.split() for line in out.splitlines() if "0.6667 [" in line]

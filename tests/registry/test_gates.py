@@ -51,7 +51,8 @@ def _policy(**changes):
     return parse_policy({**RAW, **changes}, "promotion.yaml", [5, 20])
 
 
-def _failed(decision: Decision) -> list[str]:
+def failing(decision: Decision) -> list[str]:
+    """Return the names of the gates that do not hold."""
     return [gate.name for gate in decision.gates if not gate.passed]
 
 
@@ -60,7 +61,7 @@ def test_a_better_challenger_is_promoted():
     assert (decision.status, decision.challenger, decision.champion) == (PROMOTED, "4", "3")
     better = "better than the champion (version 3) and the best classical method (popularity)"
     assert decision.reason == f"On 90 test rows, version 4 is {better}. It was promoted."
-    assert len(decision.gates) == 9 and _failed(decision) == []
+    assert len(decision.gates) == 9 and failing(decision) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_a_better_challenger_is_promoted():
 )
 def test_worse_and_insignificant_challengers_are_refused(gain, failed, why):
     decision = decide(POLICY, replace(COMPARISON, gains={"ndcg": gain}))
-    assert decision.status == REFUSED and _failed(decision) == failed
+    assert decision.status == REFUSED and failing(decision) == failed
     assert f"It was not promoted, because {why}" in decision.reason
 
 
@@ -89,19 +90,19 @@ def test_worse_and_insignificant_challengers_are_refused(gain, failed, why):
 )
 def test_a_broken_guard_rail_outweighs_a_gain(means, failed):
     decision = decide(POLICY, _with(**means))
-    assert decision.status == REFUSED and _failed(decision) == [failed]
+    assert decision.status == REFUSED and failing(decision) == [failed]
     limits = {"in_catalog": 0.99, "format": 0.95, "coverage": 0.25, LATENCY: 0.4}
     at_limit = decide(POLICY, _with(**{name: limits[name] for name in means}))
     assert at_limit.status == PROMOTED, "a limit itself holds"
     slow = Side("3", {**MEANS, LATENCY: 4.0})
     late = decide(POLICY, replace(_with(**{LATENCY: 5.5}), champion=slow))
-    assert _failed(late) == [LATENCY] and "because the time for an answer in seconds is 5.5 (at most 5)" in late.reason
+    assert failing(late) == [LATENCY] and "because the time for an answer in seconds is 5.5 (at most 5)" in late.reason
 
 
 def test_a_slice_that_falls_is_refused_if_it_has_the_rows():
     fallen = [SliceChange("mentions", "0", 40, 0.25, 0.31), SliceChange("month", "2022-12", 90, 0.4, 0.3)]
     decision = decide(POLICY, replace(COMPARISON, slices=fallen))
-    assert _failed(decision) == ["largest NDCG loss of a slice"]
+    assert failing(decision) == ["largest NDCG loss of a slice"]
     assert "because NDCG falls by 0.060 in the slice mentions = 0. Keep the champion." in decision.reason
     (gate,) = [gate for gate in decision.gates if not gate.passed]
     assert gate.figure == pytest.approx(0.06) and gate.detail == "mentions = 0, 40 rows: 0.3100 to 0.2500"
@@ -136,7 +137,7 @@ def test_the_first_version_needs_no_gain_but_the_guard_rails():
     assert f"Not checked, because there is no champion to compare with: {GAIN}; {CHANCE}; " in text
     assert "Not checked" not in decision_markdown(decide(POLICY, COMPARISON))
     broken = decide(POLICY, replace(alone, challenger=Side("4", {**MEANS, "in_catalog": 0.5})))
-    assert _failed(broken) == ["in_catalog"]
+    assert failing(broken) == ["in_catalog"]
     fusion = {**COMPARISON.baselines, "fusion": Gain(-0.002, -0.03, 0.026, 90, 0.9)}
     draw = decide(POLICY, replace(alone, baselines=fusion), model="models:/film/4", training="SFT is as good.")
     assert draw.reason == (
@@ -160,7 +161,7 @@ def test_every_version_is_no_worse_than_the_baseline(champion, low, rule, holds)
     )
     decision = decide(_policy(baselines={**RAW["baselines"], **rule}), found)
     assert decision.status == (PROMOTED if holds else REFUSED)
-    assert _failed(decision) == ([] if holds else ["NDCG gain over popularity, at least"])
+    assert failing(decision) == ([] if holds else ["NDCG gain over popularity, at least"])
 
 
 def test_the_best_of_the_baselines_is_the_one_to_reach():
@@ -188,7 +189,7 @@ EXPERIMENT |= {"problems": [], "mean": 0.25, "low": 0.01, "high": 0.49, "p": 0.0
 def test_an_online_experiment_is_a_gate_if_the_policy_names_it(found, detail):
     compared = replace(COMPARISON, experiment=found)
     decision = decide(_policy(experiment={}), compared)
-    assert len(decision.gates) == 10 and _failed(decision) == (["online experiment"] if detail else [])
+    assert len(decision.gates) == 10 and failing(decision) == (["online experiment"] if detail else [])
     assert [gate.detail for gate in decision.gates if not gate.passed] == ([detail] if detail else [])
     alone = decide(_policy(experiment={}), replace(COMPARISON, champion=None, gains={}))
     assert [gate.detail for gate in alone.gates if gate.name == "online experiment"] == ["no champion"]
@@ -202,25 +203,25 @@ def test_an_online_experiment_can_decide_in_place_of_the_test_rows():
         slices=[SliceChange("mentions", "0", 40, 0.20, 0.31)],
         experiment=EXPERIMENT,
     )
-    assert len(_failed(decide(_policy(experiment={}), compared))) == 2, "beside the others by default"
-    assert len(_failed(decide(_policy(experiment={"replaces": ["gains"]}), compared))) == 1
+    assert len(failing(decide(_policy(experiment={}), compared))) == 2, "beside the others by default"
+    assert len(failing(decide(_policy(experiment={"replaces": ["gains"]}), compared))) == 1
     both = _policy(experiment={"replaces": ["gains", "slices"]})
     decision = decide(both, compared)
     assert decision.promoted and "promoted: users preferred it in the online experiment ab-4-1." in decision.reason
-    assert _failed(decide(both, replace(compared, baselines={"popularity": lost}))) != [], "baselines stay"
-    assert _failed(decide(both, replace(compared, experiment=None))) == ["online experiment"]
+    assert failing(decide(both, replace(compared, baselines={"popularity": lost}))) != [], "baselines stay"
+    assert failing(decide(both, replace(compared, experiment=None))) == ["online experiment"]
 
 
 def test_a_rollback_and_a_missing_approval_hold_a_version_back():
     decision = decide(POLICY, COMPARISON, rolled_back="rolled back by ops: slow")
-    assert _failed(decision) == ["earlier rollback"] and "rolled back by ops: slow; --again" in decision.reason
+    assert failing(decision) == ["earlier rollback"] and "rolled back by ops: slow; --again" in decision.reason
     assert decide(POLICY, COMPARISON, rolled_back="rolled back", again=True).status == PROMOTED
     policy, approval = _policy(approval="required"), {"by": "ops", "at": "today"}
     awaited = decide(policy, COMPARISON)
     assert awaited.status == AWAITING and "`convrec promote --version 4 --approve --by NAME`" in awaited.reason
     given = decide(policy, COMPARISON, approval=approval)
     assert given.status == PROMOTED and given.gates[-1].detail == "given by ops"
-    assert _failed(decide(policy, _with(format=0.0), approval=approval)) == ["format"], "a gate outweighs a person"
+    assert failing(decide(policy, _with(format=0.0), approval=approval)) == ["format"], "a gate outweighs a person"
 
 
 def test_a_decision_survives_json_and_is_a_markdown_table():

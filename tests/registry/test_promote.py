@@ -29,7 +29,7 @@ from convrec.registry.promote import promote
 from convrec.registry.versions import model_name, read_aliases
 from convrec.service.app import server
 from tests.registry.registered import NUM_PROMPTS, SIZE, make_workspace, moves_of, register_model
-from tests.registry.test_gates import GAIN
+from tests.registry.test_gates import GAIN, failing
 from tests.service.recommending import TITLES
 
 
@@ -100,10 +100,6 @@ def _champion(client) -> str | None:
     return read_aliases(client).get("champion")
 
 
-def _failed(decision: Decision) -> list[str]:
-    return [gate.name for gate in decision.gates if not gate.passed]
-
-
 def _status(client, version: str) -> str | None:
     return client.get_model_version(model_name(), version).tags.get("promotion.status")
 
@@ -122,7 +118,7 @@ def test_first_better_worse_and_the_champion_itself(client, ranks):
     assert gain.p < 0.05
     worse = _promote("3")
     assert worse.status == REFUSED and _champion(client) == "2"
-    assert GAIN in _failed(worse) and _status(client, "3") == "refused"
+    assert GAIN in failing(worse) and _status(client, "3") == "refused"
     assert [move["to_version"] for move in moves_of(client)] == ["1", "2"]
 
 
@@ -153,11 +149,11 @@ def test_a_version_that_users_preferred_is_promoted_despite_the_test_rows(client
     _set_policy(experiment={"replaces": ["gains", "slices"]})
     assert _promote("1").status == PROMOTED, "a first version has nothing to be compared with"
     refused = _promote("2")
-    assert _failed(refused) == ["online experiment"] and "`convrec experiment start`" in refused.reason
+    assert failing(refused) == ["online experiment"] and "`convrec experiment start`" in refused.reason
     experiment = start_experiment(client, "2", 0.5, "ops")
     sides = Side("champion", "1", 100, 100, 150), Side("challenger", "2", 100, 100, 250)
     result = Result(experiment, sides, (Look(200, 200, 1.0, 0.5, 1.5, 0.001),))
-    assert _failed(_promote("2")) == ["online experiment"], "while it is running"
+    assert failing(_promote("2")) == ["online experiment"], "while it is running"
     assert finish(client, result, "better", "ops").verdict == "better"
     ranks["asked"].clear()
     promoted = _promote("2")
@@ -197,7 +193,7 @@ def test_approval_is_awaited_and_given(client, ranks):
     rows = pd.read_parquet(Paths().split("test"))
     rows.assign(groundtruth=rows["groundtruth"].iloc[::-1].tolist()).to_parquet(Paths().split("test"))
     worse = _promote("2", approve=True, dry_run=True)
-    assert worse.status == REFUSED and _failed(worse), "an approval is of the figures on the current data"
+    assert worse.status == REFUSED and failing(worse), "an approval is of the figures on the current data"
     rows.to_parquet(Paths().split("test"))
     given = _promote("2", approve=True)
     assert given.status == PROMOTED and given.approval["by"] == "ops" and given.number == 2
@@ -254,7 +250,7 @@ def test_rollback_and_the_word_again(client, ranks):
     assert (move.from_version, move.to_version) == ("3", "2") and _champion(client) == "2"
     assert _status(client, "3") == "rolled back"
     refused = _promote("3")
-    assert _failed(refused) == ["earlier rollback"] and "complaints" in refused.gates[-1].detail
+    assert failing(refused) == ["earlier rollback"] and "complaints" in refused.gates[-1].detail
     assert _promote("3", again=True).status == PROMOTED
     roll_back(client, "lead", "")
     roll_back(client, "lead", "")

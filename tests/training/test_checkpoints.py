@@ -106,17 +106,12 @@ def test_a_checkpoint_of_another_kind_of_launch_is_refused_and_kept(tmp_path, mo
     assert prepare_folder(tmp_path) == tmp_path / "checkpoint-1"
 
 
-def _interrupted(folder: Path) -> Path:
-    """Make a training that stopped after a checkpoint."""
-    (folder / "checkpoint-4").mkdir(parents=True)
-    (folder / "checkpoint-4" / "complete").write_text("{}")
-    (folder / "checkpoint-4" / "trainer_state.json").write_text('{"best_global_step": null}')
-    return folder
-
-
 @pytest.mark.slow
 def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
-    folder = _interrupted(tmp_path / "checkpoints" / "key")
+    checkpoint = tmp_path / "checkpoints" / "key" / "checkpoint-4"
+    checkpoint.mkdir(parents=True)
+    for name in ("complete", "trainer_state.json"):
+        (checkpoint / name).write_text("{}")
     own = [tmp_path / "node-0", tmp_path / "node-1"]
     port, pair = free_port(), []
     for rank, place in enumerate(own):
@@ -128,7 +123,7 @@ def test_processes_resume_one_checkpoint_and_share_its_folder(tmp_path):
     printed = [json.loads(process.communicate(timeout=120)[0]) for process in pair]
     assert printed[0] == printed[1], "all processes end alike"
     same, different, apart = printed[0]
-    assert same == str((folder / "checkpoint-4").relative_to(tmp_path))
+    assert same == str(checkpoint.relative_to(tmp_path))
     told = "checkpoints/key-0, checkpoints/key-1: the processes have different parameters or inputs"
     assert different.startswith(told)
     assert apart.startswith("checkpoints/elsewhere: not every process sees it")

@@ -51,20 +51,21 @@ def test_every_node_has_the_same_number_of_processes():
 
 
 @pytest.mark.parametrize(
-    ("stage", "changes", "message"),
+    ("command", "changes", "message"),
     [
-        ("data", {}, "NODE_RANK = 1: data runs on one node; run it where NODE_RANK is 0"),
-        ("sft", {}, "NNODES = 2, but sft.launch = null; set it to a file of configs/accelerate/, or unset NNODES"),
-        ("sft", {"sft": {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}}, "models/base: not made yet"),
+        ("preflight", {}, "NNODES = 2: preflight runs its steps on one node; give --fast"),
+        ("run data", {}, "NODE_RANK = 1: data runs on one node; run it where NODE_RANK is 0"),
+        ("run sft", {}, "NNODES = 2, but sft.launch = null; set it to a file of configs/accelerate/, or unset NNODES"),
+        ("run sft", {"sft": {"launch": "configs/accelerate/ddp.yaml", "num_processes": 2}}, "models/base: not made"),
     ],
 )
-def test_a_stage_that_does_not_run_on_this_node_is_refused(tmp_path, monkeypatch, cli, stage, changes, message):
+def test_a_command_that_does_not_run_on_this_node_is_refused(tmp_path, monkeypatch, cli, command, changes, message):
     project = make_project(tmp_path / "project")
     set_params(project, changes)
     monkeypatch.chdir(project)
     for name, value in TWO.items():
         monkeypatch.setenv(name, value)
-    ended = cli("run", stage)
+    ended = cli(*command.split())
     assert ended.status == 2 and message in ended.err
     assert not list((project / ".dvc" / "tmp").glob("*.lock")), "node 1 holds no stage"
 
@@ -82,13 +83,6 @@ def test_a_node_does_not_wait_forever_for_the_others(handlers):
     nodes = Nodes(2, 0, "127.0.0.1", free_port(), timeout_seconds=1)
     with pytest.raises(Unavailable, match=r"node 0 of 2 .* did not connect .* within 1 s .*same MASTER_ADDR"):
         launch("sft", "configs/accelerate/ddp.yaml", 2, nodes)
-
-
-def test_preflight_runs_its_steps_on_one_node_only(monkeypatch, cli):
-    for name, value in TWO.items():
-        monkeypatch.setenv(name, value)
-    ended = cli("preflight")
-    assert ended.status == 2 and "NNODES = 2: preflight runs its steps on one node; give --fast" in ended.err
 
 
 @pytest.mark.slow

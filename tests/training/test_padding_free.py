@@ -1,33 +1,20 @@
 """Batches without padding train what batches with padding do."""
 
-import copy
-
 import pytest
 import torch
 from datasets import Dataset
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from convrec.training import sft
-from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.padding_free import drop_padding
 from tests.training.collated import batch_loss, labelled_rows
-from tests.training.tiny_sft import make_tiny, train_tiny
-
-SIZES = {"vocab_size": 30, "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "initializer_range": 0.3}
-QWEN = Qwen2ForCausalLM, Qwen2Config(**SIZES, num_attention_heads=4, num_key_value_heads=2)
-LLAMA = LlamaForCausalLM, LlamaConfig(**SIZES, num_attention_heads=4, num_key_value_heads=4)
-WINDOW = MistralForCausalLM, MistralConfig(**SIZES, num_attention_heads=4, num_key_value_heads=2, sliding_window=3)
-SOME_WINDOWS = (
-    Qwen2ForCausalLM,
-    Qwen2Config(**SIZES, num_attention_heads=4, use_sliding_window=True, sliding_window=3, max_window_layers=1),
-)
+from tests.training.rl.ragged import small_model
+from tests.training.tiny_sft import make_tiny, train_history
 
 
-@pytest.mark.parametrize("kind", [QWEN, LLAMA], ids=["grouped queries", "plain"])
+@pytest.mark.parametrize(("kind", "heads"), [("qwen2", 2), ("llama", 4)], ids=["grouped queries", "plain"])
 @pytest.mark.parametrize(("lengths", "checkpointing"), [([7, 3, 12, 5], False), ([9], False), ([2, 30, 2], True)])
-def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpointing):
-    torch.manual_seed(0)
-    model = kind[0](copy.deepcopy(kind[1])).double().train()
+def test_loss_and_gradients_are_those_of_padded_batches(kind, heads, lengths, checkpointing):
+    model = small_model(kind, num_key_value_heads=heads, initializer_range=0.3).double().train()
     if checkpointing:
         model.gradient_checkpointing_enable()
     rows = labelled_rows(lengths)
@@ -38,19 +25,23 @@ def test_loss_and_gradients_are_those_of_padded_batches(kind, lengths, checkpoin
         loss = batch_loss(model, rows, padding_free=padding_free)
         loss.backward()
         found.append([loss.detach(), *(weight.grad.clone() for weight in model.parameters())])
-    for padded, packed in zip(*found, strict=True):
-        torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-12)
+    padded, packed = found
+    torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [WINDOW, SOME_WINDOWS], ids=["all layers", "some layers"])
-def test_a_model_with_a_sliding_window_keeps_its_padding(kind):
-    model = kind[0](copy.deepcopy(kind[1]))
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("mistral", {}), ("qwen2", {"use_sliding_window": True, "max_window_layers": 1})],
+    ids=["all layers", "some layers"],
+)
+def test_a_model_with_a_sliding_window_keeps_its_padding(kind, options):
+    model = small_model(kind, sliding_window=3, **options)
     assert "sliding_attention" in drop_padding(model)
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_model_with_another_attention_keeps_its_padding():
-    model = QWEN[0]._from_config(copy.deepcopy(QWEN[1]), attn_implementation="eager")
+    model = small_model(attn_implementation="eager")
     assert "'eager'" in drop_padding(model)
     assert model.config._attn_implementation == "eager"
 
@@ -70,10 +61,8 @@ RAGGED = Dataset.from_list(
 def _history(folder, monkeypatch, padded: bool) -> list[dict[str, float]]:
     if padded:
         monkeypatch.setattr(sft, "drop_padding", lambda model: "asked for")
-    history = HistoryCallback(folder / "history.jsonl", lambda *_: None)
     options = {"learning_rate": 1e-2, "gradient_accumulation_steps": 2, "save_steps": 100}
-    train_tiny(make_tiny(), folder, rows=RAGGED, callbacks=[history], **options)
-    return read_history(folder / "history.jsonl")
+    return train_history(make_tiny(), folder, rows=RAGGED, **options)
 
 
 def test_sft_has_the_losses_and_gradients_of_padded_batches(tmp_path, monkeypatch):

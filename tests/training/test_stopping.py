@@ -41,15 +41,16 @@ def others(monkeypatch) -> list:
     return deeds
 
 
-def test_a_signal_ends_a_training_with_a_checkpoint_after_a_rollout_s_last_step():
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_training_with_a_checkpoint_after_a_rollout_s_last_step(number, status):
     trainer = _Steps()
-    with pytest.raises(Stopped, match="stopped at step 4 of 9"), stoppable(trainer, every=2):
+    with pytest.raises(Stopped, match="stopped at step 4 of 9") as stopped, stoppable(trainer, every=2):
         assert not trainer.step().should_training_stop and not trainer.step().should_save
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         assert not trainer.step().should_training_stop
         control = trainer.step()
         assert control.should_training_stop and control.should_save
-    assert not trainer.callbacks
+    assert not trainer.callbacks and stopped.value.status == status
 
 
 def test_a_second_ctrl_c_ends_the_process_at_once():

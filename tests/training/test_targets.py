@@ -10,11 +10,10 @@ from datasets import Dataset
 
 from convrec.generation.item_tokens import add_item_tokens
 from convrec.generation.line_tokens import tokenize_lines
-from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.targets import IGNORED, ListCollator, one_target, write_list
 from tests.generation.vocabularies import TOKENIZERS
 from tests.service.recommending import CATALOG
-from tests.training.tiny_sft import TOKENIZER, make_tiny, train_tiny
+from tests.training.tiny_sft import TOKENIZER, make_tiny, train_history
 
 LINES = [str(item) for item in CATALOG.items]
 LENGTH = 6
@@ -80,25 +79,19 @@ def _rows(liked=((0, 4, 9), (2,), (5, 7)), others=((1, 2), (), (3, 8, 10, 11, 12
     return Dataset.from_dict({name: list(values) for name, values in rows.items()})
 
 
-def _item_model():
-    model, tokenizer = make_tiny(), copy.deepcopy(TOKENIZER)
-    add_item_tokens(model, tokenizer, CATALOG)
-    return model, tokenizer
-
-
 def _losses(folder, model, rows=None, **options):
-    folder.mkdir()
-    history = HistoryCallback(folder / "history.jsonl", lambda *_: None)
     usual = {"max_length": 400, "learning_rate": 0.0, "num_train_epochs": 1, "lr_scheduler_type": "constant"}
-    train_tiny(model, folder, rows=rows or _rows(), callbacks=[history], **usual | options)
-    return [row["loss"] for row in read_history(folder / "history.jsonl") if "loss" in row]
+    history = train_history(model, folder, rows=rows or _rows(), **usual | options)
+    return [row["loss"] for row in history if "loss" in row]
 
 
 @pytest.mark.parametrize("is_one_pass", [False, True])
 @pytest.mark.parametrize("is_padded", [False, True])
 def test_the_loss_is_the_cross_entropy_with_the_targets(tmp_path, monkeypatch, is_one_pass, is_padded):
     """It is a mean over learned tokens, also of several accumulated batches; one row at a time gives the same."""
-    model, tokenizer = _item_model() if is_one_pass else (make_tiny(), TOKENIZER)
+    model, tokenizer = make_tiny(), copy.deepcopy(TOKENIZER)
+    if is_one_pass:
+        add_item_tokens(model, tokenizer, CATALOG)
     plain, number = 0.0, 0
     for row in _rows():
         collator = _collator(tokenizer)
@@ -133,14 +126,10 @@ def test_one_liked_item_gives_the_loss_of_its_tokens(tmp_path):
 
 
 def test_orders_differ_by_epoch_and_row_and_are_those_of_an_interrupted_training(tmp_path):
-    model, options = make_tiny(), {"num_train_epochs": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 2}
-    whole = _losses(tmp_path / "whole", model, lists=_collator(TOKENIZER), **options)
-    model, folder = make_tiny(), tmp_path / "parts"
-    _losses(folder, model, lists=_collator(TOKENIZER), stop=3, **options)  # in the second epoch
-    history = HistoryCallback(folder / "history.jsonl", lambda *_: None)
-    usual = {"max_length": 400, "lr_scheduler_type": "constant", "rows": _rows(), "callbacks": [history]}
-    train_tiny(make_tiny(), folder, lists=_collator(TOKENIZER), **usual | options)
-    assert [row["loss"] for row in read_history(folder / "history.jsonl") if "loss" in row] == whole
+    options = {"num_train_epochs": 3, "learning_rate": 1e-2, "per_device_train_batch_size": 2}
+    whole = _losses(tmp_path / "whole", make_tiny(), lists=_collator(TOKENIZER), **options)
+    _losses(tmp_path / "parts", make_tiny(), lists=_collator(TOKENIZER), stop=3, **options)  # in the second epoch
+    assert _losses(tmp_path / "parts", make_tiny(), lists=_collator(TOKENIZER), **options) == whole
     collator = _collator(TOKENIZER)
     collator.collate = lambda examples: {"ids": [example["input_ids"] for example in examples]}
     first = collator(list(_rows()))["ids"]

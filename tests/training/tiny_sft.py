@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import Qwen2ForCausalLM, TrainerCallback
 
-from convrec.training.callbacks import HistoryCallback
+from convrec.training.callbacks import HistoryCallback, read_history
 from convrec.training.embedded import make_model, train_tokenizer
 from convrec.training.launch import end_processes, rank_process
 from convrec.training.sft import train_sft
@@ -42,6 +42,13 @@ def train_tiny(
     return train_sft(model, dataset=rows, folder=folder, callbacks=callbacks, checkpoint_step=stop, **usual | options)
 
 
+def train_history(model: Qwen2ForCausalLM, folder: Path, *steps: int, **options: Any) -> list[dict[str, float]]:
+    """Train as `train_tiny` does, and return the history of the folder's training."""
+    path = folder / "history.jsonl"
+    train_tiny(model, folder, *steps, callbacks=[HistoryCallback(path, lambda *_: None)], **options)
+    return read_history(path)
+
+
 def main() -> None:
     """Train in this process to a step, resuming what is there; write the history and the final weights."""
     from tests.training.rl.tiny import skip_compiling  # noqa: PLC0415
@@ -52,8 +59,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     args = parser.parse_args()
     skip_compiling()
-    history = HistoryCallback(args.output / "history.jsonl", lambda *_: None)
-    train_tiny(make_tiny(), args.output, args.steps, callbacks=[history], **args.options)
+    train_history(make_tiny(), args.output, args.steps, **args.options)
     end_processes()
 
 

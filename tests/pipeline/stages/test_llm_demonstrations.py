@@ -48,17 +48,12 @@ def project(make_store, tmp_path):
     return tmp_path
 
 
-def _use(project, server):
-    teacher = {"kind": "llm", "model": "some-model", "base_url": server.url, "max_concurrency": CONCURRENCY}
-    set_params(project, {"demonstrations": {"teacher": teacher}})
-
-
 def test_a_stage_that_a_budget_and_a_kill_stop_asks_for_nothing_twice_and_writes_no_key(project, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     command = [sys.executable, "-m", "convrec.cli", "run", "demonstrations"]
     with ChatServer(_reply, latency=0.02) as server:
-        _use(project, server)
-        set_params(project, {"demonstrations": {"teacher": {"token_budget": 240}}})
+        teacher = {"kind": "llm", "model": "some-model", "base_url": server.url, "max_concurrency": CONCURRENCY}
+        set_params(project, {"demonstrations": {"teacher": {**teacher, "token_budget": 240}}})
         stopped = run_in(project, *command, check=False)  # among the lists
         assert stopped.returncode == 2 and "Traceback" not in stopped.stderr
         assert "demonstrations.teacher.token_budget = 240 is reached" in stopped.stderr

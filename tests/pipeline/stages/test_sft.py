@@ -14,9 +14,8 @@ from tests.rows import make_row
 from tests.small_project import ROOT, set_params
 
 
-def test_a_training_is_keyed_by_all_files_that_it_reads(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    paths, params = make_sft_project(tmp_path), load_params()
+def test_a_training_is_keyed_by_all_files_that_it_reads(here):
+    paths, params = make_sft_project(here), load_params()
     keys = {sft.key_of(params, paths).task}
     for file in (paths.demonstration("train"), paths.split("train"), paths.split("validation"), paths.catalog):
         write_rows(pd.DataFrame({"prompt_id": ["p0"]}), file)
@@ -51,17 +50,16 @@ def test_a_list_begins_with_what_people_liked_and_goes_on_with_the_demonstration
     assert [(row["messages"][0], row["liked"]) for row in found[:-1]] == likes[:2]
 
 
-def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(tmp_path, monkeypatch, make_store, cli):
+def test_a_model_in_bfloat16_is_trained_in_float32_and_written_in_bfloat16(here, make_store, cli):
     """An update of 1e-6 is too small for a weight near 0.1 in bfloat16; the checkpoint has it, rounded at the end."""
-    monkeypatch.chdir(tmp_path)
-    paths = make_sft_project(tmp_path)
-    make_store(tmp_path)
-    set_params(tmp_path, {"sft": {"learning_rate": 1e-6}})
+    paths = make_sft_project(here)
+    make_store(here)
+    set_params(here, {"sft": {"learning_rate": 1e-6}})
     base = paths.model("base")
     AutoModelForCausalLM.from_pretrained(base).to(torch.bfloat16).save_pretrained(base)
     assert cli("run", "sft").status == 0
     before = load_file(base / "model.safetensors")
-    trained = load_file(next(tmp_path.glob("checkpoints/sft/*/checkpoint-4/model.safetensors")))
+    trained = load_file(next(here.glob("checkpoints/sft/*/checkpoint-4/model.safetensors")))
     written = load_file(paths.model("sft") / "model.safetensors")
     assert {value.dtype for value in trained.values()} == {torch.float32}
     name = "model.layers.0.mlp.up_proj.weight"

@@ -79,12 +79,6 @@ def test_credentials_in_the_uri_are_refused_and_not_shown(project, monkeypatch, 
     assert "s3cret" not in str(error.value) and "word@" not in str(error.value)
 
 
-def _move(take, first: Path, second: Path) -> None:
-    take(first, second)
-    os.environ.pop("MLFLOW_TRACKING_URI")  # as for a new process: MLflow sets it,
-    utils._artifact_repos_cache.clear()  # and keeps where each run's artifacts are
-
-
 def _tree(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -105,7 +99,9 @@ def test_a_copied_or_moved_project_uses_its_own_folder(take, project, make_store
     journal.append_file(b"buffered", "left.txt")
     journal.close()
     before, second_uri = _tree(first), (second / LOCAL_FOLDER / "artifacts").as_uri()
-    _move(take, first, second)
+    take(first, second)
+    os.environ.pop("MLFLOW_TRACKING_URI")  # as for a new process: MLflow sets it,
+    utils._artifact_repos_cache.clear()  # and keeps where each run's artifacts are
     assert not caplog.messages
     for _ in range(2):  # the second start finds all done
         assert tracking.connect(second) == experiment

@@ -36,11 +36,6 @@ def test_the_published_clip_ranges_are_the_defaults(config):
         assert (found.epsilon, found.epsilon_high) == (published.epsilon, published.epsilon_high)
 
 
-def test_ranks_that_disagree_are_refused(make):
-    with pytest.raises(ValueError, match="num_ranks = 2, but the rewards and the constraint have .3. ranks"):
-        make(rewards=RankReward(CATALOG, 3))
-
-
 def test_a_reference_without_weights_is_refused(make, monkeypatch):
     """What FSDP2 would load on the first process only."""
     launched = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}

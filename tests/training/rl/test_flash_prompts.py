@@ -118,8 +118,8 @@ def test_compiled_layers_have_the_log_probabilities_and_gradients_of_plain_layer
         first = scores_and_gradients(model, *ragged_groups((3, 1, 4), (7, 2, 4)))
         with torch._dynamo.config.patch(error_on_recompile=compiled):
             found.append(first + scores_and_gradients(model, *ragged_groups((2, 2), (3, 9))))
-    for eager, own in zip(*found, strict=True):
-        torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
+    eager, own = found
+    torch.testing.assert_close(own, eager, rtol=1e-4, atol=1e-5)
 
 
 def test_what_cannot_be_compiled_runs_as_it_is(monkeypatch, caplog):

@@ -7,7 +7,7 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 
 from convrec.training.rl import logprobs
 from convrec.training.rl.logprobs import add_log_prob_head, sampled_log_probs
-from tests.training.rl.ragged import small_model
+from tests.training.rl.ragged import WIDTH, ragged_groups, scores_and_gradients, small_model
 from tests.training.rl.tiny import series, tiny_trainer
 
 
@@ -48,33 +48,17 @@ def test_padding_is_not_held():
     torch.testing.assert_close(found[:, 1:, :2], two)
 
 
-def _scored(model, ids, mask, width):
-    output = model(input_ids=ids, attention_mask=mask, completion_width=width)
-    (output.log_probs * torch.arange(1.0, width + 1)).sum().backward()
-    gradients = [weight.grad.clone() for weight in model.parameters()]
-    model.zero_grad()
-    return output.log_probs.detach(), output.entropy, *gradients
-
-
-def _ragged(number, length, width):
-    ids = torch.randint(0, 9, (number, length), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
-    mask[0, :2] = mask[1, length - 2 :] = 0
-    return ids, mask, width
-
-
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 def test_rows_are_scored_a_few_at_a_time_where_the_logits_would_be_many(penalty, monkeypatch):
     """The largest tensor that is made holds the logits of two rows, and nothing changes."""
-    model, (ids, mask, width) = small_model(vocab_size=9).double(), _ragged(5, 11, 4)
+    model, batch = small_model(vocab_size=9).double(), ragged_groups((2, 3), (6, 4), vocab=9)
     add_log_prob_head(model, penalty, 0.9, None)
-    whole = _scored(model, ids, mask, width)
-    monkeypatch.setattr(logprobs, "MAX_LOGITS", 2 * width * 9 + 1)
+    whole = scores_and_gradients(model, *batch)
+    monkeypatch.setattr(logprobs, "MAX_LOGITS", 2 * WIDTH * 9 + 1)
     with LargestTensor(9) as largest:
-        parts = _scored(model, ids, mask, width)
+        parts = scores_and_gradients(model, *batch)
     assert largest.rows == 2
-    for one, other in zip(whole, parts, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(whole, parts, rtol=1e-12, atol=1e-12)
 
 
 def test_entropy_is_computed_in_the_loss_alone(tiny_model, tmp_path, monkeypatch):
@@ -120,11 +104,11 @@ def test_logits_are_scaled_and_capped_as_the_model_does(kind, options):
     model = small_model(kind, vocab_size=9, **options).eval()
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(30)  # large logits, which a cap changes
-        ids, mask, width = _ragged(3, 7, 4)
-        expected = model(input_ids=ids, attention_mask=mask).logits[:, -width - 1 : -1].log_softmax(2)
+        ids, mask = ragged_groups((1, 2), (4, 2), vocab=9)
+        expected = model(input_ids=ids, attention_mask=mask).logits[:, -WIDTH - 1 : -1].log_softmax(2)
         add_log_prob_head(model, 1.0, 1.0, None)
-        found = model(input_ids=ids, attention_mask=mask, completion_width=width).log_probs
-    expected = expected.gather(2, ids[:, -width:, None]).squeeze(2).masked_fill(mask[:, -width:] == 0, 0)
+        found = model(input_ids=ids, attention_mask=mask, completion_width=WIDTH).log_probs
+    expected = expected.gather(2, ids[:, -WIDTH:, None]).squeeze(2).masked_fill(mask[:, -WIDTH:] == 0, 0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

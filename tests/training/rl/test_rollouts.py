@@ -9,7 +9,7 @@ from convrec.training.rl.rollouts import generate_groups
 from tests.training.rl.ragged import small_model
 
 PAD, EOS = 0, 1
-PROMPTS = [[5, 6, 7, 8], [9], [4, 3]]
+PROMPTS = [[5, 6, 7, 8, 9, 10, 11, 2], [9], [4, 3]]
 
 
 @pytest.fixture(scope="module")
@@ -22,19 +22,13 @@ def _config(**options) -> GenerationConfig:
     return GenerationConfig(**{**plain, **options})
 
 
-def test_shared_prefill_gives_what_each_row_alone_gives(model):
-    config = _config(do_sample=False)
+@pytest.mark.parametrize("options", [{}, {"pad_token_id": EOS, "repetition_penalty": 1.8}])
+def test_shared_prefill_gives_what_each_row_alone_gives(model, options):
+    """With EOS as the pad token, a repetition penalty would find EOS in the padding of short prompts."""
+    config = _config(do_sample=False, **options)
     together = generate_groups(model, [prompt for prompt in PROMPTS for _ in range(3)], config)
     alone = [generate_groups(model, [prompt], config)[0] for prompt in PROMPTS]
     assert together == [completion for completion in alone for _ in range(3)]
-
-
-def test_a_completion_does_not_depend_on_the_other_prompts_of_its_batch(model):
-    """With EOS as the pad token, a repetition penalty would find EOS in the padding of short prompts."""
-    config = _config(do_sample=False, pad_token_id=EOS, repetition_penalty=1.8)
-    prompts = [[5, 6, 7, 8, 9, 10, 11, 2], [9], [4, 3]]
-    together = generate_groups(model, [prompt for prompt in prompts for _ in range(2)], config)
-    assert together == [c for prompt in prompts for c in generate_groups(model, [prompt] * 2, config)]
 
 
 @pytest.mark.parametrize(

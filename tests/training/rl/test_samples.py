@@ -4,10 +4,8 @@ import torch
 
 from convrec.training.rl.samples import SampleCallback, render_sample
 
-ROWS = [
-    {"prompt": [{"role": "user", "content": "a heist, please"}], "groundtruth": [{"title": "Heat", "year": 1995}]},
-    {"prompt": [{"role": "user", "content": "a heist, please"}], "groundtruth": [{"title": "Heat", "year": 1995}]},
-]
+ROW = {"prompt": [{"role": "user", "content": "a heist, please"}], "groundtruth": [{"title": "Heat", "year": 1995}]}
+ROWS = [ROW, ROW]
 LISTS = [[{"role": "assistant", "content": "Up (2009)\nHeat (1995)\nNowhere (2001)"}], "Dune (2021)"]
 HITS = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
 
