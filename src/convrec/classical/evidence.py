@@ -242,8 +242,7 @@ class Evidence:
             if len(prompts) > BLOCK:
                 logger.info("%s: %d prompts", kind, len(prompts))
         if "popularity" in kinds:
-            likes = np.asarray(self.likes.matrix.sum(axis=0)).reshape(1, -1)
-            found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), likes)
+            found["popularity"] = self._by_row(np.zeros(len(prompts), dtype=int), self._num_likes)
         if "recent" in kinds:
             found["recent"] = self._recent(prompts)
         found |= {kind: self._preferred(prompts, kind == "asked") for kind in PREFERENCES if kind in kinds}
@@ -255,6 +254,10 @@ class Evidence:
         table = (table - table.max(axis=1, keepdims=True)).astype(np.float32)
         nothing = sparse.csr_array((len(rows), table.shape[1]), dtype=np.float32)
         return Scores(np.eye(len(table), dtype=np.float32)[rows], table.T, nothing, device=self.device)
+
+    @cached_property
+    def _num_likes(self) -> np.ndarray:
+        return np.asarray(self.likes.matrix.sum(axis=0)).reshape(1, -1)
 
     @cached_property
     def _item_knn(self) -> ItemKnn:
