@@ -53,22 +53,9 @@ def _draw_rows(seed, users=15, number=400):
 
 
 def _read(folder, quarantine=None, **changes):
-    settings = {
-        "log": None,
-        "catalog": None,
-        "columns": {},
-        "domain": ("game", "games"),
-        "liked": 4.0,
-        "disliked": 2.0,
-    }
-    settings |= {
-        "max_liked": 4,
-        "num_truths": 3,
-        "max_prompts": 10_000,
-        "prompts_per_user": 5,
-        "split_days": (),
-        "seed": 17,
-    }
+    settings = {"log": None, "catalog": None, "columns": {}, "domain": ("game", "games")}
+    settings |= {"liked": 4.0, "disliked": 2.0, "max_liked": 4, "num_truths": 3, "max_prompts": 10_000}
+    settings |= {"prompts_per_user": 5, "split_days": (), "seed": 17}
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
 
