@@ -35,9 +35,10 @@ DAY, START = 86_400, 1_640_995_200  # 2022-01-01
 GENRES = ["party", "card", "war"]
 
 
-def _write(folder, rows, num_items=30, header="user,item,rating,time"):
+def _write(folder, rows, num_items=30):
     folder.mkdir(exist_ok=True)
-    (folder / "ratings.csv").write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    lines = ["user,item,rating,time", *(",".join(map(str, row)) for row in rows)]
+    (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
     items = [f"g{n},Game {n % 20},{2000 + n // 20},{GENRES[n % 3]}" for n in range(num_items)]
     (folder / "items.csv").write_text("\n".join(["id,title,year,genres", *items]) + "\n")
     return folder

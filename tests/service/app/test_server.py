@@ -215,7 +215,6 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     [
         (b"{}", 400, "conversation, messages: give exactly one of the two"),
         (b'{"conversation": " "}', 400, "Model in use: conversation 1: it is empty"),
-        (b'{"conversation": "x", "n": 16}', 400, "Model in use: n = 16: 15 of the catalog's 15 items are left"),
         (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
         (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
         (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
