@@ -27,8 +27,8 @@ def _rows():
     return rows
 
 
-def _evidence(rows, catalog, kept=5):
-    return Evidence.fit(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=len(_rows()), kept=kept)
+def _evidence(rows, catalog):
+    return Evidence.fit(rows, catalog, lambda _: TfidfEmbedder(WORDS), neighbours=40, kept=5)
 
 
 def _dense(term):

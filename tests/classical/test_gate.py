@@ -107,10 +107,8 @@ def test_the_fit_does_not_depend_on_the_order_of_prompts_or_on_threads(choices):
 
 def test_a_fitted_guide_is_saved_with_its_net_and_scaled(catalog, tmp_path):
     rng = np.random.default_rng(5)
-    films, words = (
-        [("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)],
-        ["heist", "desert", "balloon", "space"],
-    )
+    films = [("Heat", 1995), ("Dune", 2021), ("Up", 2009), ("Alien", 1979)]
+    words = ["heist", "desert", "balloon", "space"]
     kinds = rng.integers(0, 4, 200)
     rows = [make_row(f"p{place}", [films[kind]], f"a {words[kind]} film") for place, kind in enumerate(kinds)]
     evidence = Evidence.fit(rows, catalog, TfidfEmbedder, neighbours=20, kept=5)

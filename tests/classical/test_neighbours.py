@@ -1,7 +1,6 @@
 """Who of the nearest conversations' people liked an item, where that is more than chance."""
 
 import numpy as np
-import pytest
 
 from convrec.classical.embedding import TfidfEmbedder
 from convrec.classical.evidence import Evidence
@@ -40,12 +39,9 @@ def test_people_of_the_nearest_conversations_are_counted_once(catalog):
     assert _likers(catalog, rows) == [{"Heat (1995)": 5}], "Alien has one liker, who asked five times"
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_one_or_two_people_are_not_told(catalog, number):
-    assert _likers(catalog, _rows([HEAT], "heist", number) + OTHERS) == [{}]
-
-
-def test_nothing_is_told_where_as_many_would_like_it_by_chance(catalog):
+def test_nothing_is_told_of_one_or_two_people_or_where_as_many_would_like_it_by_chance(catalog):
+    for number in (1, 2):
+        assert _likers(catalog, _rows([HEAT], "heist", number) + OTHERS) == [{}]
     everyone = [make_row(f"{place}", [HEAT], f"heist {place}") for place in range(20)]
     assert _likers(catalog, everyone) == [{}], "all people like it, whatever they asked for"
     assert _likers(catalog, _rows([HEAT], "heist", 20, user_id="all") + OTHERS) == [{}], "one person"

@@ -20,10 +20,8 @@ REQUESTS = [json.loads(line) for line in Path(__file__).with_name("requests.json
 READER = wish_reader(embedded_catalog())
 COUNTRIES = {"united states": "usa", "united kingdom": "uk", "south korea": "korea"}  # as the catalog has them
 AGAINST = ("no ", "not ", "less ")
-LOW, HIGH = (
-    r"(?:since|after|at least|over|newer than|more recent than|longer than) ",
-    r"(?:until|before|at most|under|older than|shorter than) ",
-)
+LOW = r"(?:since|after|at least|over|newer than|more recent than|longer than) "
+HIGH = r"(?:until|before|at most|under|older than|shorter than) "
 SLACK = {"year": 1, "runtime": 10}
 
 

@@ -93,16 +93,9 @@ def test_roles_are_read_in_any_case_and_by_their_other_names(role, canonical):
 
 def test_blank_messages_are_left_out_and_the_others_stay_as_they_are():
     words = "  two\nlines | and \u00e9 "
-    messages = [
-        {"role": "system", "content": "\t"},
-        {"role": "user", "content": words, "name": "x"},
-        {"role": "assistant", "content": ""},
-        {"role": "assistant", "content": "Hive?"},
-    ]
-    assert usable_messages(messages) == [
-        {"role": "user", "content": words},
-        {"role": "assistant", "content": "Hive?"},
-    ]
+    blank = [{"role": "system", "content": "\t"}, {"role": "assistant", "content": ""}]
+    said, answer = {"role": "user", "content": words}, {"role": "assistant", "content": "Hive?"}
+    assert usable_messages([blank[0], said | {"name": "x"}, blank[1], answer]) == [said, answer]
 
 
 @pytest.mark.parametrize(

@@ -16,27 +16,25 @@ MARKS = {"preferred": "~", "named": "=", "unsure": "?", "unknown": "!", "tried":
 
 
 def _item(title: str, year: int, genres: str, keywords: str = "", **others: str) -> Item:
-    return Item(title, year, {"genres": genres, "keywords": keywords, **others})
+    return Item(title, year, {"genres": genres, "keywords": keywords, "language": "English", **others})
 
 
 CATALOG = Catalog(
     [
-        _item("Titanic", 1997, "romance, drama", "ocean", star="Kate Winslet", runtime="194", language="English"),
-        _item("Alien", 1979, "horror, sci-fi", "space", director="Ridley Scott", runtime="117", language="English"),
-        _item("Big", 1988, "comedy, family", "toys", star="Tom Hanks", runtime="104", language="English"),
+        _item("Titanic", 1997, "romance, drama", "ocean", star="Kate Winslet", runtime="194"),
+        _item("Alien", 1979, "horror, sci-fi", "space", director="Ridley Scott", runtime="117"),
+        _item("Big", 1988, "comedy, family", "toys", star="Tom Hanks", runtime="104"),
         _item("Amelie", 2001, "comedy, romance", "paris", star="Audrey Tautou", runtime="122", language="French"),
-        _item("Zombieland", 2009, "horror, comedy", "zombies", runtime="88", language="English"),
+        _item("Zombieland", 2009, "horror, comedy", "zombies", runtime="88"),
+        _item("Unforgiven", 1992, "western, drama", "revenge", star="Clint Eastwood", runtime="130"),
+        _item("Platoon", 1986, "war, action", "vietnam", star="Charlie Sheen", runtime="120"),
+        _item("Chicago", 2002, "musical, crime", "dance", runtime="113"),
+        _item("The Avengers", 2012, "action, adventure", "superhero", runtime="143"),
+        _item("Up", 2009, "animation, family", "dog", runtime="96"),
+        _item("Seven", 1995, "thriller, mystery", "detective", star="Morgan Freeman", runtime="127"),
         _item(
-            "Unforgiven", 1992, "western, drama", "revenge", star="Clint Eastwood", runtime="130", language="English"
+            "You've Got Mail", 1998, "romance, comedy", "books", star="Meg Ryan, Tom Hanks", runtime="119", language=""
         ),
-        _item("Platoon", 1986, "war, action", "vietnam", star="Charlie Sheen", runtime="120", language="English"),
-        _item("Chicago", 2002, "musical, crime", "dance", runtime="113", language="English"),
-        _item("The Avengers", 2012, "action, adventure", "superhero", runtime="143", language="English"),
-        _item("Up", 2009, "animation, family", "dog", runtime="96", language="English"),
-        _item(
-            "Seven", 1995, "thriller, mystery", "detective", star="Morgan Freeman", runtime="127", language="English"
-        ),
-        _item("You've Got Mail", 1998, "romance, comedy", "books", star="Meg Ryan, Tom Hanks", runtime="119"),
     ]
 )
 READER = WishReader(CATALOG)

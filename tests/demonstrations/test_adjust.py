@@ -16,11 +16,11 @@ def _as_scores(values: np.ndarray) -> Scores:
     return Scores(values.astype(np.float32), np.eye(values.shape[1], dtype=np.float32), sparse.csr_array(values.shape))
 
 
-def _shifted(rows: int, shift_of_weight: float = 0.0, items: int = 12):
+def _shifted(rows: int, shift_of_weight: float = 0.0):
     """Scores, what they are wrong about (a bias and, if wanted, a weight), and choices drawn by both."""
     rng = np.random.default_rng(0)
-    values = rng.standard_normal((rows, items))
-    weight, bias = 1 + shift_of_weight * np.linspace(1, -1, items), np.linspace(-1.5, 1.5, items)
+    values = rng.standard_normal((rows, 12))
+    weight, bias = 1 + shift_of_weight * np.linspace(1, -1, 12), np.linspace(-1.5, 1.5, 12)
     chosen = np.argmax(weight * values + bias + rng.gumbel(size=values.shape), axis=1)
     positives = sparse.csr_array((np.ones(rows, np.float32), (np.arange(rows), chosen)), shape=values.shape)
     return _as_scores(values), positives, weight, bias

@@ -126,9 +126,6 @@ def test_any_body_is_read(body):
     assert answer is None or answer.text == chat.sendable(json.loads(body)["choices"][0]["message"]["content"])
 
 
-# Budget
-
-
 def test_a_budget_stops_before_the_next_call_and_raised_goes_on(connect):
     with ChatServer() as server:
         limited = connect(server, token_budget=3 * USED, max_concurrency=1)
@@ -149,9 +146,6 @@ def test_a_budget_is_exceeded_by_the_calls_in_flight_at_most(connect):
         with pytest.raises(InputError, match="token_budget.*4 of 8 prompts are kept"):
             connect(server, token_budget=1, max_concurrency=4).ask(ASKED_FOR, "judge")
         assert len(server.asked) == 4
-
-
-# Faults
 
 
 @pytest.mark.parametrize("fault", [error(429), error(408), error(500), HANG, dripping, truncated])
@@ -223,9 +217,6 @@ def test_too_many_failures_stop_and_keep_what_is_answered(connect):
     with ChatServer() as mended:
         assert connect(mended).ask(ASKED_FOR, "judge") == ANSWERS
         assert sorted(mended.prompts) == ASKED_FOR[1:], "a rerun asks only for the rest"
-
-
-# The key
 
 
 def test_the_key_is_redacted_wherever_the_endpoint_repeats_it(connect, caplog):

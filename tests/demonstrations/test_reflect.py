@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from convrec.classical.scores import Scores
+from convrec.classical.scores import sparse_scores
 from convrec.demonstrations.reflect import parse_ratings, reflect
 
 NONE = float("nan")
@@ -51,7 +51,6 @@ def test_the_format_that_is_asked_for_is_read_back(ratings):
 
 def test_reflect_adds_ratings_to_the_candidates_only_and_counts_those_missing():
     values = np.array([[0.1, 0.5, 0.3, 0.5], [1, 2, 3, 4]], dtype=np.float32)
-    scores = Scores(np.zeros((2, 1), np.float32), np.zeros((4, 1), np.float32), sparse.csr_array(values))
     candidates = np.array([[1, 3], [2, -1]])
     asked = []
 
@@ -59,7 +58,7 @@ def test_reflect_adds_ratings_to_the_candidates_only_and_counts_those_missing():
         asked.append(rated)
         return np.array([[2, -9], [NONE, NONE]], dtype=np.float32)
 
-    reflected = reflect(scores, candidates, judge)
+    reflected = reflect(sparse_scores(sparse.csr_array(values)), candidates, judge)
     np.testing.assert_allclose(reflected.scores.block([0, 1]), [[0.1, 1.5, 0.3, -0.5], [1, 2, 3, 4]], rtol=1e-6)
     assert (reflected.asked, reflected.missing) == (3, 1), "a place without a candidate asks for nothing"
     assert asked[0] is candidates

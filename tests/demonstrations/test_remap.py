@@ -17,22 +17,25 @@ class DenseEmbedder(TfidfEmbedder):
         return super().embed_items(texts).toarray()
 
 
+@pytest.fixture
+def embedder(catalog):
+    return TfidfEmbedder([item.text() for item in catalog.items])
+
+
 def _entries(text, catalog):
     return [entry for entry in parse_list(text, catalog) if entry]
 
 
 @pytest.mark.parametrize("embedder_type", [TfidfEmbedder, DenseEmbedder])
-def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
+def test_remap_equals_its_formula_written_as_loops(catalog, embedder, embedder_type):
     texts = [item.text() for item in catalog.items]
-    embedder = embedder_type(texts)
     answers = ["Heat (1995)\nPrimer (2004)\nUp! (2009)\nHeat (1995)", "Dune\nA film with a heist", ""]
     lists = [_entries(answer, catalog) for answer in answers]
     words = ["a heist film", "space horror", "desert"]
     named = {"Heat": [0], "Up!": [3], "Dune": [1, 2]}
-    dense = TfidfEmbedder(texts)
 
     def vector(text):
-        return dense.embed_items([text]).toarray()[0]
+        return embedder.embed_items([text]).toarray()[0]
 
     vectors = [vector(text) for text in texts]
     expected = np.zeros((3, len(catalog)))
@@ -48,12 +51,11 @@ def test_remap_equals_its_formula_written_as_loops(catalog, embedder_type):
                 text = texts[items[0]] if items else {"Primer": "Primer (2004)"}.get(entry.title, entry.title)
                 score = vector(text) @ vectors[column] + (column in items) / max(1, len(items))
                 expected[row, column] += score / math.sqrt(rank)
-    grounder = Grounder(catalog)
-    remapped = remap(iter(lists), words, catalog, embedder, grounder)
+    remapped = remap(iter(lists), words, catalog, embedder_type(texts), Grounder(catalog))
     np.testing.assert_allclose(remapped.scores.block(slice(0, 3)).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_outside_the_catalog_is_described_once(catalog):
+def test_what_is_outside_the_catalog_is_described_once(catalog, embedder):
     asked = []
 
     def describe(entries):
@@ -61,16 +63,14 @@ def test_what_is_outside_the_catalog_is_described_once(catalog):
         return ["a film in the desert" for _ in entries]
 
     lists = [_entries("Primer (2004)\nHeat (1995)", catalog), _entries("Primer (2004)", catalog)]
-    embedder = TfidfEmbedder([item.text() for item in catalog.items])
     remapped = remap(lists, ["", ""], catalog, embedder, Grounder(catalog), describe=describe)
     assert asked == [["Primer"]]
     top, _ = top_items(remapped.scores, 2, [[], []])
     assert set(top[1].tolist()) == {1, 2}, "the two films in the desert"
 
 
-def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog):
+def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalog, embedder):
     lists = [_entries("Primer (2004)\nUp! (2009)\nUp (2009)\nHeat! (1995)", catalog), _entries("Alien", catalog), []]
-    embedder = TfidfEmbedder([item.text() for item in catalog.items])
     remapped = remap(lists, [""] * 3, catalog, embedder, Grounder(catalog))
     everything = np.tile(np.arange(len(catalog)), (3, 1))
     sources = [[SOURCES[kind] for kind in row] for row in remapped.sources.of(everything).tolist()]
@@ -81,12 +81,11 @@ def test_the_source_is_the_match_of_the_earliest_rank_that_named_the_item(catalo
     ]
 
 
-def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog):
+def test_an_item_that_is_repeated_in_another_spelling_counts_once(catalog, embedder):
     grounder = Grounder(catalog)
     lists = [_entries("Heat (1995)\nUp (2009)\nHEAT\nheat! (1995)\nHeat (1994)", catalog), _entries("HEAT", catalog)]
     teacher = position_weights(lists, grounder)
     np.testing.assert_allclose(teacher.weights.sum(axis=1), [1 + 2**-0.5, 1])
-    embedder = TfidfEmbedder([item.text() for item in catalog.items])
     named = [
         remap([entries], [""], catalog, embedder, grounder).scores.block([0]).numpy()[0, 0]
         for entries in (lists[0], lists[0][:2])

@@ -30,9 +30,9 @@ ROWS = [
 ]
 
 
-def _guidance(**weights: float) -> Guidance:
+def _guidance() -> Guidance:
     evidence = Evidence.fit(ROWS, CATALOG, TfidfEmbedder, neighbours=5, kept=10)
-    return Guidance(evidence, weights or {"neighbours": 8.0, "popularity": 1.0}, {"name": "tfidf"})
+    return Guidance(evidence, {"neighbours": 8.0, "popularity": 1.0}, {"name": "tfidf"})
 
 
 class Users:

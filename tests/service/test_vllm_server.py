@@ -128,8 +128,7 @@ def test_the_service_is_not_ready_and_answers_503_until_the_server_is_back(stand
     with serve(service) as running:
         assert running.get("/ready")[0] == 200
         stand_in.stop()
-        with running.ask(conversation="a film", n=2) as connection:
-            status, body = answer(connection)
+        status, body = answer(running.ask(conversation="a film", n=2))
         assert status == 503 and "does not serve" in body["error"]
         assert running.get("/ready")[0] == 503
         again = StandIn(NAME, stand_in.port)

@@ -22,10 +22,9 @@ ROWS = [("7", "10", 5, START + 9), ("7", "11", 1, START), ("8", "10", 4, START),
 READ = [("7", "10", True, START + 9), ("7", "11", False, START), ("8", "10", True, START)]
 
 
-def _read(path, columns=NO_COLUMNS, feedback=RATINGS, max_prompts=1000, seed=17, quarantine=None):
-    quarantine = quarantine or Quarantine()
-    rows = read_log(path, NO_COLUMNS | columns, *feedback, lambda likes: likes, max_prompts, seed, quarantine)
-    return sorted(rows.rows())
+def _read(path, columns=NO_COLUMNS, feedback=RATINGS, quarantine=None):
+    columns, quarantine = NO_COLUMNS | columns, quarantine or Quarantine()
+    return sorted(read_log(path, columns, *feedback, lambda likes: likes, 1000, 17, quarantine).rows())
 
 
 def _csv(header, times=str, separator=","):

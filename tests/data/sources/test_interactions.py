@@ -34,9 +34,10 @@ DAY, START = 86_400, 1_640_995_200  # 2022-01-01
 GENRES = ["party", "card", "war"]
 
 
-def _write(folder, rows, num_items=30, header="user,item,rating,time"):
+def _write(folder, rows, num_items=30):
     folder.mkdir(exist_ok=True)
-    (folder / "ratings.csv").write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    lines = ["user,item,rating,time", *(",".join(map(str, row)) for row in rows)]
+    (folder / "ratings.csv").write_text("\n".join(lines) + "\n")
     items = [f"g{n},Game {n % 20},{2000 + n // 20},{GENRES[n % 3]}" for n in range(num_items)]
     (folder / "items.csv").write_text("\n".join(["id,title,year,genres", *items]) + "\n")
     return folder
@@ -52,22 +53,9 @@ def _draw_rows(seed, users=15, number=400):
 
 
 def _read(folder, quarantine=None, **changes):
-    settings = {
-        "log": None,
-        "catalog": None,
-        "columns": {},
-        "domain": ("game", "games"),
-        "liked": 4.0,
-        "disliked": 2.0,
-    }
-    settings |= {
-        "max_liked": 4,
-        "num_truths": 3,
-        "max_prompts": 10_000,
-        "prompts_per_user": 5,
-        "split_days": (),
-        "seed": 17,
-    }
+    settings = {"log": None, "catalog": None, "columns": {}, "domain": ("game", "games")}
+    settings |= {"liked": 4.0, "disliked": 2.0, "max_liked": 4, "num_truths": 3, "max_prompts": 10_000}
+    settings |= {"prompts_per_user": 5, "split_days": (), "seed": 17}
     return read_interactions(folder, quarantine or Quarantine(), **settings | changes)
 
 

@@ -33,9 +33,9 @@ def _dialogue(**changes) -> dict:
     return dialogue | changes
 
 
-def _folder(tmp_path, dialogues, catalog=CATALOG):
+def _folder(tmp_path, dialogues):
     (tmp_path / "valid_data.jsonl").write_text("".join(json.dumps(d) + "\n" for d in dialogues), encoding="utf-8")
-    (tmp_path / "catalog.jsonl").write_text("".join(json.dumps(c) + "\n" for c in catalog), encoding="utf-8")
+    (tmp_path / "catalog.jsonl").write_text("".join(json.dumps(c) + "\n" for c in CATALOG), encoding="utf-8")
     return tmp_path
 
 

@@ -11,11 +11,11 @@ from convrec.data.titles import fold
 MONTHS = [f"2022-{month:02d}" for month in range(1, 13)]
 
 
-def _world(seed: int = 1, size: int = 300):
+def _world(seed: int = 1):
     quarantine = Quarantine()
     catalog = embedded_catalog(quarantine)
     assert not quarantine.rows
-    return catalog, *simulate(catalog, seed, size, MONTHS, 20)
+    return catalog, *simulate(catalog, seed, 300, MONTHS, 20)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -71,8 +71,7 @@ class Served(NamedTuple):
 
     def get(self, path: str) -> tuple[int, dict[str, Any]]:
         """Return status and JSON of a GET."""
-        with self.send(request(f"GET {path}")) as connection:
-            return answer(connection)
+        return answer(self.send(request(f"GET {path}")))
 
 
 def request(line: str, body: bytes = b"", *headers: str) -> bytes:
@@ -83,13 +82,11 @@ def request(line: str, body: bytes = b"", *headers: str) -> bytes:
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, Any]]:
-    """Return status and JSON of what a connection answers before it is closed."""
+    """Return status and JSON of what a connection answers before the server closes it; it is then closed here too."""
     received = b""
-    try:
+    with connection, suppress(ConnectionResetError):  # it was closed before all was read that was sent
         while part := connection.recv(65536):
             received += part
-    except ConnectionResetError:  # it was closed before all was read that was sent
-        pass
     head, _, body = received.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 

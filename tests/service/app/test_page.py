@@ -70,9 +70,13 @@ def _is_question(request):
     return "recommend" in request.url and not request.post_data_json["is_start"]
 
 
+def _enter(field, text):
+    field.fill(text)
+    field.press("Enter")
+
+
 def _send(page, text):
-    page.get_by_label("Your message").fill(text)
-    page.keyboard.press("Enter")
+    _enter(page.get_by_label("Your message"), text)
     _wait_for_answer(page)
 
 
@@ -108,8 +112,7 @@ def test_every_state_is_accessible(open_page, width, scheme):
     page.get_by_role("combobox", name="Never these").press_sequentially("du")
     expect(page.get_by_role("option")).to_have_text(["Dune (1984)", "Dune (2021)"])
     _check(page)
-    page.get_by_role("combobox", name="Never these").fill("Haet")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_role("combobox", name="Never these"), "Haet")
     expect(page.get_by_role("button", name="Use Heat (1975)")).to_be_visible()
     _check(page)
     page.locator(".list:not(.other) [data-event=accepted]").first.click()
@@ -276,11 +279,9 @@ def test_a_short_list_says_in_one_sentence_what_to_drop(open_page):
     page.get_by_role("button", name="Drop “only sci-fi” to see 4").click()
     expect(page.locator("#status")).to_have_text(re.compile(r"^Only 4 of 15 films fit\."))
     expect(page.locator("#answer-heading")).to_be_focused()
-    page.get_by_role("combobox", name="Only these").fill("Up (1981)")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_role("combobox", name="Only these"), "Up (1981)")
     expect(page.locator("#status")).to_have_text(re.compile(r"^Only 1 of 15 films fits\."))  # without "since 2000"
-    page.get_by_label("Your message").fill("I loved Up")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_label("Your message"), "I loved Up")
     expect(page.locator("#status")).to_have_text(re.compile(r"^None of 15 films fits\."))
     page.get_by_role("button", name="Drop “Only these” to see 4", exact=True).click()
     expect(page.locator(".list").first.locator(".item")).to_have_count(4)
@@ -293,8 +294,7 @@ def test_an_invalid_length_keeps_the_message_and_says_what_is_valid(open_page, t
     _open_filters(page)
     page.get_by_label("How many").press("Control+a")
     page.get_by_label("How many").press_sequentially(typed or "\b")
-    page.get_by_label("Your message").fill("a film")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_label("Your message"), "a film")
     expect(page.get_by_label("How many")).to_be_focused()
     expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_in_viewport()
     expect(page.locator("#toast")).to_contain_text("Your message was not sent")
@@ -315,8 +315,7 @@ def test_a_link_opens_the_same_conversation_and_is_not_sent(open_page):
     _send(page, "maybe no sci-fi")
     page.get_by_label("How many").fill("4")
     page.keyboard.press("Tab")
-    page.get_by_role("combobox", name="Never these").fill("Up (1981)")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_role("combobox", name="Never these"), "Up (1981)")
     expect(page.locator(".list").first.locator(".item")).to_have_count(4)
     expect(page.locator("#lists")).not_to_contain_text("Up (1981)")
     page.get_by_role("button", name="Copy link").click()
@@ -356,19 +355,16 @@ def test_a_mistyped_title_is_refused_at_the_field_and_asks_no_model(open_page):
     page = open_page()
     _send(page, "a film")
     asked = len(page.questions)
-    page.get_by_role("combobox", name="Never these").fill("Haet")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_role("combobox", name="Never these"), "Haet")
     expect(page.get_by_role("alert").filter(has_text="“Haet” is not in the catalog.")).to_be_visible()
     assert len(page.questions) == asked
     page.get_by_role("button", name="Use Heat (1975)").click()
     expect(page.get_by_role("button", name="Allow again: Heat (1975)")).to_be_visible()
     expect(page.locator(".item .title", has_text="Heat (1975)")).to_have_count(0)
-    page.get_by_label("How many").fill("0")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_label("How many"), "0")
     expect(page.get_by_role("alert").filter(has_text="Enter a whole number from 1 to 15.")).to_be_visible()
     assert len(page.questions) == asked + 1
-    page.locator("#words").fill("another film")
-    page.keyboard.press("Enter")
+    _enter(page.locator("#words"), "another film")
     expect(page.locator("#words")).to_have_value("another film")  # it is not lost
     expect(page.locator("#turns li.user")).to_have_count(1)
     assert len(page.questions) == asked + 1
@@ -436,8 +432,7 @@ def test_a_server_that_fails_is_reported_and_can_be_asked_again(browser, address
     page = browser.new_page()
     page.goto(address)
     page.route("**/api/recommend", lambda route: route.abort())
-    page.get_by_label("Your message").fill("I loved Heat")
-    page.keyboard.press("Enter")
+    _enter(page.get_by_label("Your message"), "I loved Heat")
     expect(page.get_by_role("alert").filter(has_text="The server does not answer.")).to_be_visible()
     page.unroute("**/api/recommend")
     page.get_by_role("button", name="Try again").click()

@@ -97,11 +97,7 @@ def test_a_wish_that_is_stated_again_is_on_again():
 
 
 def test_a_short_list_names_what_to_drop():
-    question = {
-        "messages": [{"role": "user", "content": "only sci-fi, nothing before 2000"}],
-        "n": 10,
-        "or_fewer": True,
-    }
+    question = {"conversation": "only sci-fi, nothing before 2000", "n": 10, "or_fewer": True}
     own = _ask(**question).json()["models"][0]
     assert [item["title"] for item in own["recommendations"]] == ["Dune"]
     assert own["drops"] == [
@@ -111,13 +107,11 @@ def test_a_short_list_names_what_to_drop():
     question["deny"] = ["Dune (2021)"]
     assert _ask(**question).json()["models"][0]["drops"] == []  # a wish that no item fits is not applied
     question = {"conversation": "I loved Heat", "n": 3, "or_fewer": True}
-    for filters, drops in [
-        ({"allow": ["Heat"]}, [{"kind": "allow", "text": "", "items": 3}]),
-        ({"allow": ["Up", "Her"], "deny": ["Up"]}, [("allow", 3), ("deny", 2)]),
-    ]:
+    both = {"allow": ["Up", "Her"], "deny": ["Up"]}
+    for filters, drops in (({"allow": ["Heat"]}, {"allow": 3}), (both, {"allow": 3, "deny": 2})):
         own = _ask(**question, **filters).json()["models"][0]
-        found = [drop if isinstance(drops[0], dict) else (drop["kind"], drop["items"]) for drop in own["drops"]]
-        assert len(own["recommendations"]) == len(drops) - 1 and found == drops
+        assert len(own["recommendations"]) == len(drops) - 1
+        assert own["drops"] == [{"kind": kind, "text": "", "items": items} for kind, items in drops.items()]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +215,6 @@ def test_feedback_that_cannot_be_saved_costs_no_answer(recorder, monkeypatch):
     [
         (b"{}", 400, "conversation, messages: give exactly one of the two"),
         (b'{"conversation": " "}', 400, "Model in use: conversation 1: it is empty"),
-        (b'{"conversation": "x", "n": 16}', 400, "Model in use: n = 16: 15 of the catalog's 15 items are left"),
         (b'{"conversation": "x", "deny": ["Haet"]}', 400, "'Haet' is not in the catalog; did you mean 'Heat'?"),
         (b'{"conversation": "x", "n": "many"}', 422, "n: Input should be a valid integer"),
         (b'{"conversation": "x", "k": 3}', 422, "k: Extra inputs are not permitted"),
@@ -250,11 +243,8 @@ def test_a_defect_is_told_without_its_insides(monkeypatch):
 
 
 def test_the_page_loads_nothing_from_elsewhere():
-    for path, kind in (
-        ("/", "text/html"),
-        ("/style.css", "text/css"),
-        *((path, "text/javascript") for path in SCRIPTS),
-    ):
+    kinds = {"/": "text/html", "/style.css": "text/css", **dict.fromkeys(SCRIPTS, "text/javascript")}
+    for path, kind in kinds.items():
         reply = CLIENT.get(path)
         assert reply.headers["content-type"].startswith(kind) and "//" not in reply.text.replace("// ", "")
         assert "default-src 'self'" in reply.headers["content-security-policy"]

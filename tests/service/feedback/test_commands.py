@@ -86,8 +86,6 @@ def test_what_cannot_be_is_told_in_one_line(project, cli, arguments, status, mes
 def test_a_journal_of_another_database_stays_and_is_said(project, cli):
     status, out, err = cli("feedback", "status", "--feedback", "sqlite:///other.db")
     assert status == 0 and "other.db: 0 answers" in out and len(list(JOURNAL.iterdir())) == 1
-    assert (
-        "feedback is not delivered: " in err
-        and "belongs to the database sqlite:///feedback/feedback.db; give it" in err
-    )
+    assert "feedback is not delivered: " in err
+    assert "belongs to the database sqlite:///feedback/feedback.db; give it" in err
     assert cli("feedback", "status").err == "" and not any(JOURNAL.iterdir())

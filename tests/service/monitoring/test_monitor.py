@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,8 +30,9 @@ CHANGED = {"conversations", "named_items", "accepted_before", "acceptance"}
 
 
 @pytest.fixture
-def project(watched_project, monkeypatch) -> Path:
-    """The project, entered; its champion is version 1."""
+def project(watched_project, monkeypatch) -> Iterator[Path]:
+    """The project, entered; its champion is version 1. What a test changes in its YAML files is undone."""
+    settings = {path: path.read_bytes() for path in watched_project.glob("*.yaml")}
     monkeypatch.chdir(watched_project)
     monkeypatch.delenv("CONVREC_FEEDBACK_URL", raising=False)
     tracking.connect()
@@ -39,7 +41,9 @@ def project(watched_project, monkeypatch) -> Path:
         create_name(client)
         number = add_version(client, **{"test.ndcg_at_20": "0.4302 [0.4215, 0.4396]"})
         client.set_registered_model_alias(model_name(), CHAMPION, number)
-    return watched_project
+    yield watched_project
+    for path, content in settings.items():
+        path.write_bytes(content)
 
 
 def _day(week: int) -> str:
@@ -67,13 +71,8 @@ def test_the_change_is_an_alarm_in_its_first_week_and_not_before(project, cli):
 
 
 def test_a_sentence_transformer_embeds_the_conversations(project, cli, tmp_path):
-    path = Path("params.yaml")
-    content = path.read_text()
     set_params(project, {"demonstrations": {"embedder": {"name": _make_model(tmp_path, 0)}}})
-    try:
-        ended = cli("monitor", "--until", _day(0))
-    finally:
-        path.write_text(content)
+    ended = cli("monitor", "--until", _day(0))
     assert ended.status == 0 and "conversations: ok: " in ended.out
 
 
@@ -95,12 +94,8 @@ def test_a_week_without_answers_is_not_judged(project, cli):
 )
 def test_mistakes_in_monitoring_yaml_are_told(project, cli, change, message):
     path = Path("monitoring.yaml")
-    content = path.read_text()
-    try:
-        YAML().dump({**YAML().load(content), **change}, path)
-        ended = cli("monitor")
-    finally:
-        path.write_text(content)
+    YAML().dump({**YAML().load(path), **change}, path)
+    ended = cli("monitor")
     assert ended.status == 2 and f"monitoring.yaml: {message}" in ended.err and ended.err.count("\n") == 1
 
 
