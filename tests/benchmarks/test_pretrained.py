@@ -37,7 +37,8 @@ def test_the_parameters_of_a_case_are_allowed(case, tmp_path):
     params = pretrained.case_params(case, options)
     assert params.common.seed == 18
     if not case.endswith("-embedded"):
-        assert params.sft.lists == "adjust" and params.common.item_tokens == case.endswith("-items")
+        is_items = case.endswith("-items")
+        assert params.common.item_tokens == is_items and (params.sft.demonstration_weight == 0) == is_items
 
 
 @pytest.mark.nightly
